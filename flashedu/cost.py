@@ -1,0 +1,94 @@
+"""Closed forms: FLOPs, bytes, tiles. What `flashedu.machine` counts must equal these exactly.
+
+A multiply-add counts as two FLOPs. Bytes are HBM bytes; an element counts `itemsize` bytes. Masks are ignored unless
+`causal` is an argument.
+"""
+from flashedu.arguments import validated
+
+
+@validated
+def naive_traffic(n, head_dim, heads, kv_heads, itemsize):
+    """HBM bytes of attention as three kernels on n tokens: (io_bytes, intermediate_bytes).
+
+    io_bytes: q and o with `heads` heads and k and v with `kv_heads` heads, each (n, head_dim), moved once.
+    intermediate_bytes: S and P, (n, n) for each of `heads` query heads, each written once and read once.
+    Source: Dao et al. 2022, section 2.2 (algorithm 0).
+    """
+    io_bytes = (2 * heads + 2 * kv_heads) * n * head_dim * itemsize
+    intermediate_bytes = 4 * heads * n * n * itemsize
+    return io_bytes, intermediate_bytes
+
+
+@validated
+def attention_flops(n_q, n_k, head_dim, heads=1):
+    """FLOPs of the two matrix products, q k^T and P v: 4 * n_q * n_k * head_dim * heads."""
+    return 4 * n_q * n_k * head_dim * heads
+
+
+@validated
+def block_sizes(sram_bytes, head_dim, itemsize):
+    """The paper's tile sizes (block_q, block_k) = (B_r, B_c): B_c = ceil(M / (4 D)), B_r = min(B_c, D).
+
+    M = sram_bytes // itemsize is the SRAM's capacity in elements, not bytes. Source: Dao et al. 2022, algorithm 1, line 1.
+    Raises ValueError when the SRAM does not hold one element.
+    """
+    m = sram_bytes // itemsize
+    if m == 0:
+        raise ValueError(f"sram_bytes must hold at least one element of {itemsize} bytes, but it is {sram_bytes}.")
+    block_k = -(-m // (4 * head_dim))  # ceiling division
+    return min(block_k, head_dim), block_k
+
+
+def visible_keys(i_stop, n_q, n_k, causal):
+    """How many keys the queries up to row i_stop (exclusive) see together: a prefix of the n_k keys."""
+    return min(n_k, max(0, i_stop + n_k - n_q)) if causal else n_k
+
+
+@validated
+def tile_counts(n_q, n_k, block_q, block_k, causal=False):
+    """How many tiles of the (n_q, n_k) square are (full, diagonal, skipped).
+
+    Skipped tiles lie wholly above the diagonal and cost nothing, diagonal ones need a mask, full ones do not.
+    """
+    full = diagonal = 0
+    key_tiles = -(-n_k // block_k)
+    for i0 in range(0, n_q, block_q):
+        i1 = min(i0 + block_q, n_q)
+        needed = -(-visible_keys(i1, n_q, n_k, causal) // block_k)
+        all_rows_see = visible_keys(i0 + 1, n_q, n_k, causal)  # keys that even the tile's first row sees
+        unmasked = key_tiles if all_rows_see == n_k else all_rows_see // block_k
+        full += min(needed, unmasked)
+        diagonal += needed - min(needed, unmasked)
+    return full, diagonal, key_tiles * -(-n_q // block_q) - full - diagonal
+
+
+@validated
+def tiled_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize, causal=False):
+    """HBM bytes of tiled attention for one head, queries outside and keys inside: (read_bytes, written_bytes).
+
+    q is read once, every visible tile of k and v once for each tile of queries, o and lse are written once, an element
+    of lse counting `itemsize` bytes too. Without a mask: read = n_q D + ceil(n_q / block_q) * 2 n_k D elements.
+    Source: Dao 2023, algorithm 1.
+    """
+    key_rows = 0
+    for i0 in range(0, n_q, block_q):
+        visible = visible_keys(min(i0 + block_q, n_q), n_q, n_k, causal)
+        key_rows += min(n_k, -(-visible // block_k) * block_k)
+    read = n_q * head_dim + 2 * key_rows * head_dim
+    written = n_q * head_dim + n_q
+    return read * itemsize, written * itemsize
+
+
+@validated
+def tiled_sram(block_q, block_k, head_dim, itemsize):
+    """SRAM bytes that one query tile and one key tile need: q, k, v, S, the output and two row statistics.
+
+    2 B_r D + 2 B_c D + B_r B_c + 2 B_r elements; block sizes at most the lengths.
+    """
+    return (2 * block_q * head_dim + 2 * block_k * head_dim + block_q * block_k + 2 * block_q) * itemsize
+
+
+@validated
+def naive_intensity(n, head_dim, heads, kv_heads, itemsize):
+    """FLOP per HBM byte of attention as three kernels: about head_dim / 2 for long sequences in 16 bits."""
+    return attention_flops(n, n, head_dim, heads) / sum(naive_traffic(n, head_dim, heads, kv_heads, itemsize))

@@ -1,0 +1,136 @@
+"""What "exact" means: the error that rounding alone can cause, element by element, around a float64 oracle.
+
+Flash attention computes what naive attention computes; only the order of floating-point additions differs. So an
+answer is judged by |o - o*| against a bound that follows from the unit roundoff u of the arithmetic:
+
+    |o - o*| <= slack * [ (kappa + u_P) (P*|V|) + u_o (|o*| + u_P P*|V|) ]
+    kappa = 2 delta + u (2 T + 2 sqrt(Bn) + 8)
+    delta = u ((sqrt(D) + 3) max_j sum |q||k| scale + 2 (max S - min S))
+
+delta is the error of one score (a dot product of length D, the scaling, the subtraction of the maximum), which exp
+turns into a relative error; T is the number of key tiles, each of which may rescale the sums once, and Bn their size.
+The square roots are the probabilistic bound on a sum's rounding error (Higham and Mary 2019). The bound scales with
+P*|V|, not with |o*|, because the terms of o may cancel.
+"""
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+SLACK = 1.25
+UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A true value and the largest error, element by element, that rounding alone can cause."""
+
+    exact: np.ndarray
+    bound: np.ndarray
+
+    def errors(self, value):
+        """|value - exact| / bound for each element, in the shape of exact; inf where value is NaN or wrongly infinite.
+
+        Where the bound is 0 (a row that sees no key) only the exact value has ratio 0; any other has inf.
+        """
+        value = np.asarray(value, dtype=self.exact.dtype)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = np.where(value == self.exact, 0, np.abs(value - self.exact))
+            ratio = np.where(error == 0, 0, error / self.bound)
+        return np.where(np.isnan(ratio), np.inf, ratio).astype(np.float64)
+
+    def ratio(self, value):
+        """The largest of `errors`: at most 1 means that rounding explains every element."""
+        return float(self.errors(value).max())
+
+
+def unit_roundoff(dtype):
+    """Half the distance from 1 to the next number of a dtype: 2**-24 for float32."""
+    name = str(np.dtype(dtype)) if not isinstance(dtype, str) else dtype
+    if name not in UNIT_ROUNDOFF:
+        raise TypeError(f"dtype must be one of {', '.join(UNIT_ROUNDOFF)}, but it is {dtype}.")
+    return UNIT_ROUNDOFF[name]
+
+
+def wide(x):
+    """x in the precision of the oracle: float64, and for float64 inputs the platform's longest double."""
+    return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+
+
+def scores(q, k, causal=False, scale=None):
+    """The oracle's scores S* (Nq, Nk) for q (Nq, D) and k (Nk, D), with -inf where the bottom-right mask hides a key."""
+    q, k = wide(q), wide(k)
+    s = q @ k.T * (1 / np.sqrt(q.dtype.type(q.shape[1])) if scale is None else scale)
+    if causal:
+        rows, keys = np.arange(len(q))[:, None], np.arange(len(k))
+        s = np.where(keys <= rows + len(k) - len(q), s, -np.inf)
+    return s
+
+
+def _row_statistics(s):
+    """Per row of s (..., N): maximum (0 if no key is visible), sum of exp(s - max), and the spread max - min."""
+    seen = s > -np.inf
+    m = np.where(seen.any(axis=-1), s.max(axis=-1), 0)
+    l = np.exp(s - m[..., None]).sum(axis=-1)
+    spread = np.where(seen.any(axis=-1), m - np.where(seen, s, np.inf).min(axis=-1), 0)
+    return m, l, spread
+
+
+def _kappa(delta, u, tiles, block):
+    return 2 * delta + u * (2 * tiles + 2 * math.sqrt(block) + 8)
+
+
+def softmax_bound(x, u=None):
+    """Bound for a softmax over the last axis of x (..., N), computed with unit roundoff u (by default that of x)."""
+    u = unit_roundoff(x.dtype) if u is None else u
+    s = wide(x)
+    m, l, spread = _row_statistics(s)
+    size = np.where(np.isfinite(s), np.abs(s), 0).max(axis=-1)
+    delta = u * (3 * size + 2 * spread)  # the scores are given, so D = 0
+    p = np.exp(s - m[..., None]) / np.where(l == 0, 1, l)[..., None]
+    return Bound(p, SLACK * (_kappa(delta, u, 1, s.shape[-1]) + u)[..., None] * p)
+
+
+def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, u=None, u_p=0.0, u_o=None):
+    """Bounds for the output (Nq, Dv) and the lse (Nq,) of attention on q (Nq, D), k (Nk, D), v (Nk, Dv).
+
+    u is the unit roundoff of the accumulation (by default that of the inputs, float32 for 16-bit ones), u_p that of
+    the type that P is rounded to (0 if it is not), u_o that of the output's type (by default u); block_k is the size of
+    the key tiles (by default one tile of Nk). Returns (Bound, Bound).
+    """
+    u = unit_roundoff(q.dtype) if u is None else u
+    u_o = u if u_o is None else u_o
+    block_k = len(k) if block_k is None else min(block_k, len(k))
+    tiles = -(-len(k) // block_k)
+    d = q.shape[1]
+    scale = 1 / math.sqrt(d) if scale is None else scale
+    s = scores(q, k, causal, scale)
+    m, l, spread = _row_statistics(s)
+    visible = s > -np.inf
+    size = np.where(visible, wide(np.abs(q)) @ wide(np.abs(k)).T, 0).max(axis=1) * abs(scale)
+    delta = u * ((math.sqrt(d) + 3) * size + 2 * spread)
+    kappa = _kappa(delta, u, tiles, block_k)
+    p = np.exp(s - m[:, None]) / np.where(l == 0, 1, l)[:, None]
+    o, p_abs_v = p @ wide(v), p @ wide(np.abs(v))
+    o_bound = (kappa[:, None] + u_p) * p_abs_v + u_o * (np.abs(o) + u_p * p_abs_v)
+    with np.errstate(divide="ignore"):
+        lse = np.where(l > 0, m + np.log(l), -np.inf)
+    finite_lse = np.where(l > 0, lse, 0)
+    lse_bound = np.where(l > 0, kappa + u * (np.abs(m) + np.abs(finite_lse)), 0)
+    return Bound(o, SLACK * o_bound), Bound(lse, SLACK * lse_bound)
+
+
+def state_bounds(parts, u):
+    """Bounds for the sum l (R,) and the output o (R, Dv) of a state merged from `parts`, a list of states (m, l, o).
+
+    m is a maximum and has no rounding error: it must be equal. Returns (m, Bound for l, Bound for o).
+    """
+    ms = np.stack([wide(m) for m, _, _ in parts], axis=-1)  # (R, parts)
+    m, _, spread = _row_statistics(ms)
+    size = np.where(np.isfinite(ms), np.abs(ms), 0).max(axis=-1)
+    kappa = _kappa(u * (3 * size + 2 * spread), u, len(parts), 1)
+    w = np.exp(ms - m[:, None])  # 0 for an empty part
+    l = sum(w[:, i] * wide(part[1]) for i, part in enumerate(parts))
+    o = sum(w[:, i, None] * wide(part[2]) for i, part in enumerate(parts))
+    o_abs = sum(w[:, i, None] * np.abs(wide(part[2])) for i, part in enumerate(parts))
+    return ms.max(axis=-1), Bound(l, SLACK * (kappa + u) * l), Bound(o, SLACK * (kappa + u)[:, None] * o_abs)

@@ -1,0 +1,124 @@
+"""A machine with two levels of memory that counts every byte.
+
+HBM is large and holds whole arrays. SRAM is small and holds tiles. `load` copies rows of an HBM array into SRAM,
+`store` writes rows back, `alloc` takes room for a tile that is computed, `free` gives it back. Arithmetic is plain
+NumPy on tiles and costs nothing; only residency and traffic are counted. One element counts `itemsize` bytes, which
+may differ from the arrays' own: 2 models bfloat16 while NumPy computes in float32.
+"""
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashedu.arguments import positive_int
+
+
+class SramOverflow(MemoryError):
+    """A tile did not fit; the message names what was resident."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One action: kind is load, store, alloc or free; rows start:stop of `name`; sram_used is the level after it."""
+
+    kind: str
+    name: str
+    start: int
+    stop: int
+    size_bytes: int
+    sram_used: int
+
+
+class Machine:
+    """Two levels of memory, counted.
+
+    Takes `hbm`, a dict of NumPy arrays that are copied in, the capacity `sram_bytes` and the bytes that one element
+    counts (`itemsize`; by default that of q's dtype). Attributes: `sram_bytes`, `itemsize`, `sram_used`, `sram_peak`,
+    `read_bytes` (HBM to SRAM), `written_bytes` (SRAM to HBM), `events`, and `hbm`, to look at when the run is over.
+    """
+
+    def __init__(self, hbm, sram_bytes, itemsize=None):
+        if not isinstance(hbm, dict) or not all(isinstance(a, np.ndarray) and a.ndim for a in hbm.values()) or not hbm:
+            raise TypeError("hbm must be a dict of NumPy arrays with at least one axis.")
+        self.hbm = {name: array.copy() for name, array in hbm.items()}
+        self.dtype = next(iter(self.hbm.values())).dtype
+        positive_int("sram_bytes", sram_bytes)
+        self.sram_bytes = int(sram_bytes)
+        self.itemsize = self.dtype.itemsize if itemsize is None else itemsize
+        positive_int("itemsize", self.itemsize)
+        self.sram_used = self.sram_peak = self.read_bytes = self.written_bytes = 0
+        self.events = []
+        self._resident = {}  # id of a tile -> (tile, its name, start, stop, bytes)
+
+    @classmethod
+    def for_attention(cls, q, k, v, sram_bytes, itemsize=None, **extra):
+        """A machine whose HBM holds q (Nq, D), k (Nk, D), v (Nk, Dv), and o (Nq, Dv), lse (Nq,) filled with NaN.
+
+        `extra` adds arrays by name, such as s and p for three separate kernels.
+        """
+        o = np.full((len(q), v.shape[1]), np.nan, q.dtype)
+        return cls({"q": q, "k": k, "v": v, "o": o, "lse": o[:, 0], **extra}, sram_bytes, itemsize)
+
+    def shape(self, name):
+        """The shape of an HBM array."""
+        return self._array(name).shape
+
+    def load(self, name, start, stop):
+        """Copy rows start:stop of an HBM array into SRAM and return the tile; counts as read."""
+        rows = self._rows(name, start, stop)
+        tile = self._place(rows.copy(), "load", name, start, stop)
+        self.read_bytes += rows.size * self.itemsize
+        return tile
+
+    def alloc(self, shape, fill=0.0):
+        """Take SRAM for a tile of your own and return it, filled; moves no bytes."""
+        return self._place(np.full(shape, fill, self.dtype), "alloc", "tile", 0, shape[0])
+
+    def free(self, tile):
+        """Give a tile's SRAM back. Its contents become NaN, so that using it afterwards shows."""
+        if id(tile) not in self._resident:
+            raise ValueError("free takes a tile that load or alloc returned and that is still resident; "
+                             "write into a tile with tile[:] = ..., since tile = ... makes another array.")
+        _, name, start, stop, size_bytes = self._resident.pop(id(tile))
+        tile.fill(np.nan)
+        self.sram_used -= size_bytes
+        self._note("free", name, start, stop, size_bytes)
+
+    def store(self, name, start, stop, tile):
+        """Write a tile to rows start:stop of an HBM array; counts as written. The tile stays resident."""
+        rows = self._rows(name, start, stop)
+        if np.shape(tile) != rows.shape:
+            raise ValueError(f"store('{name}', {start}, {stop}) takes a tile of shape {rows.shape}, but it is {np.shape(tile)}.")
+        rows[:] = tile
+        self.written_bytes += rows.size * self.itemsize
+        self._note("store", name, start, stop, rows.size * self.itemsize)
+
+    @property
+    def resident(self):
+        """What is in SRAM now: a list of (name, start, stop, bytes)."""
+        return [entry[1:] for entry in self._resident.values()]
+
+    def _array(self, name):
+        if name not in self.hbm:
+            raise KeyError(f"HBM holds {', '.join(self.hbm)}, but not {name!r}.")
+        return self.hbm[name]
+
+    def _rows(self, name, start, stop):
+        n = len(self._array(name))
+        if not 0 <= start < stop <= n:
+            raise IndexError(f"rows {start}:{stop} of {name} do not exist: it has {n} rows.")
+        return self.hbm[name][start:stop]
+
+    def _place(self, tile, kind, name, start, stop):
+        size_bytes = tile.size * self.itemsize
+        if self.sram_used + size_bytes > self.sram_bytes:
+            held = ", ".join(f"{n} {a}:{b} ({size:,} B)" for n, a, b, size in self.resident) or "nothing"
+            raise SramOverflow(f"{kind} of {name} {start}:{stop} needs {size_bytes:,} bytes, but of {self.sram_bytes:,} only "
+                               f"{self.sram_bytes - self.sram_used:,} are free; resident: {held}.")
+        self._resident[id(tile)] = (tile, name, start, stop, size_bytes)
+        self.sram_used += size_bytes
+        self.sram_peak = max(self.sram_peak, self.sram_used)
+        self._note(kind, name, start, stop, size_bytes)
+        return tile
+
+    def _note(self, kind, name, start, stop, size_bytes):
+        self.events.append(Event(kind, name, int(start), int(stop), int(size_bytes), self.sram_used))

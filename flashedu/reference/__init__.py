@@ -1,0 +1,16 @@
+"""The NumPy truth: one algorithm a file, one head at a time, q (Nq, D), k (Nk, D), v (Nk, Dv)."""
+from flashedu.reference.attention import naive_attention, naive_on_machine
+from flashedu.reference.online import merge_states, online_attention, update_normalizer
+from flashedu.reference.softmax import stable_softmax
+from flashedu.reference.tiled import tiled_attention, tiled_on_machine
+
+__all__ = [
+    "merge_states",
+    "naive_attention",
+    "naive_on_machine",
+    "online_attention",
+    "stable_softmax",
+    "tiled_attention",
+    "tiled_on_machine",
+    "update_normalizer",
+]

@@ -1,0 +1,1 @@
+"""Data in, pictures out: matplotlib figures for the chapters. No widgets here."""

@@ -1,0 +1,64 @@
+"""How every figure of the course looks, and how it reaches a reader who does not see it."""
+import base64
+import html
+import io
+
+# One colour for one thing, in every chapter. All are at least 3:1 against white and differ in lightness.
+COLOURS = {
+    "query": "#0072b2",  # blue
+    "key": "#b35900",  # orange
+    "value": "#7a5195",  # purple
+    "output": "#00755e",  # green
+    "masked": "#6e6e6e",  # grey
+    "hbm": "#a8323e",  # red
+    "sram": "#3d7ab8",  # light blue
+    "text": "#222222",
+}
+MARKERS = {"query": "o", "key": "s", "value": "D", "output": "^", "masked": "x", "hbm": "v", "sram": "P"}
+STYLE = {
+    "figure.figsize": (7.5, 3.6),
+    "figure.dpi": 80,
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+}
+
+
+def new_figure(rows=1, columns=1, **options):
+    """A matplotlib Figure and its axes in the course's style, outside pyplot, so that nothing is shown twice."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(**{key: value for key, value in options.items() if key in ("figsize", "dpi")}, layout="constrained")
+        axes = figure.subplots(rows, columns, **{k: v for k, v in options.items() if k not in ("figsize", "dpi")})
+    return figure, axes
+
+
+class Picture:
+    """A figure as a notebook's output: the picture, a caption, and an alternative text for those who cannot see it.
+
+    The bundle holds text/html (a <figure>), image/png for viewers that show no HTML, and text/plain.
+    """
+
+    def __init__(self, figure, caption, alt):
+        import matplotlib
+
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(STYLE):
+            figure.savefig(buffer, format="png", metadata={"Software": None})
+        self.png, self.caption, self.alt = buffer.getvalue(), caption, alt
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        data = base64.b64encode(self.png).decode()
+        figure = (
+            f'<figure style="margin:0"><img src="data:image/png;base64,{data}" alt="{html.escape(self.alt)}" style="max-width:100%">'
+            f'<figcaption style="max-width:46em;color:var(--jp-ui-font-color1,#222)">{html.escape(self.caption)}</figcaption></figure>'
+        )
+        return {"text/html": figure, "image/png": data, "text/plain": f"{self.caption}\n[{self.alt}]"}

@@ -1,0 +1,209 @@
+"""Build the notebooks from their sources.
+
+    sources/chapters/NN_name.py   ->  chapters/NN_name.ipynb    executed, with outputs
+    sources/exercises/NN_name.py  ->  exercises/NN_name.ipynb   solutions cut out, no outputs
+                                  ->  solutions/NN_name.ipynb   solutions in, executed
+
+A source is jupytext's py:percent format. A code cell may hold a directive, alone on its line:
+
+    # include: flashedu.machine:Machine                         the object's own source
+    # exercise: flashedu.reference.online:online_attention      the same, its body between the solution markers
+
+Solutions written by hand use the same markers, `### BEGIN SOLUTION` and `### END SOLUTION`.
+
+    python tools/build.py              build everything
+    python tools/build.py 02 03        build the notebooks whose names begin so
+    python tools/build.py --check      execute nothing; name the notebooks that differ from their sources
+"""
+
+import argparse
+import ast
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGETS = {  # folder of notebooks: (folder of its sources, are the solutions in and the cells run)
+    "chapters": ("chapters", True),
+    "exercises": ("exercises", False),
+    "solutions": ("exercises", True),
+}
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+STUB = "raise NotImplementedError  # your code here"
+PERCENT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
+WIDGET = "application/vnd.jupyter.widget-view+json"
+CELL_TIMEOUT_S = 600
+
+
+class BuildError(Exception):
+    """What is wrong with a source or a notebook, in one sentence that names the place."""
+
+
+def object_source(target: str, root: Path) -> list[str]:
+    """The lines of the function or class `module:name`.
+
+    The package's own decorators, such as argument checks, are dropped; others, such as `@dataclass`, stay.
+    """
+    module, _, name = target.partition(":")
+    stem = root.joinpath(*module.split("."))
+    path = next((p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()), None)
+    if path is None:
+        raise BuildError(f"there is no module {module!r}")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    tree = ast.parse("\n".join(lines))
+    defined = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    if name not in defined:
+        raise BuildError(f"{module} has no function or class {name!r}")
+    node, own = defined[name], set(defined)
+    for n in tree.body:
+        if isinstance(n, ast.ImportFrom) and (n.level or n.module.startswith("flashedu")):
+            own |= {alias.asname or alias.name for alias in n.names}
+    out = []
+    for decorator in node.decorator_list:
+        if re.match(r"\w+", ast.unparse(decorator))[0] not in own:
+            out += lines[decorator.lineno - 1 : decorator.end_lineno]
+    return out + lines[node.lineno - 1 : node.end_lineno]
+
+
+def exercise_source(target: str, root: Path) -> list[str]:
+    """The same lines, with all that follows the docstring between the solution markers."""
+    lines = object_source(target, root)
+    node = ast.parse("\n".join(lines)).body[0]
+    if not ast.get_docstring(node) or len(node.body) < 2:
+        raise BuildError(f"{target} needs a docstring and a body to become an exercise")
+    head, indent = node.body[0].end_lineno, " " * node.body[0].col_offset
+    body = "\n".join(lines[head:]).strip("\n").split("\n")
+    return [*lines[:head], indent + BEGIN, *body, indent + END]
+
+
+DIRECTIVES = {"include": object_source, "exercise": exercise_source}
+
+
+def expand(source: Path, root: Path) -> str:
+    """The source's text with its directives replaced; every solution in it ends in the cell where it begins."""
+    out, in_code, begun = [], True, 0
+    for number, line in enumerate([*source.read_text(encoding="utf-8").splitlines(), "# %%"], start=1):
+        here = f"{source.relative_to(root).as_posix()}, line"
+        directive = re.match(r"# (\w+): *(.+)", line) if in_code else None
+        if line.startswith("# %%"):
+            if begun:
+                raise BuildError(f"{here} {begun}: this solution has no end in its cell.")
+            in_code = "[markdown]" not in line
+        elif line.strip() == BEGIN:
+            if begun:
+                raise BuildError(f"{here} {number}: a solution begins inside the one of line {begun}.")
+            begun = number
+        elif line.strip() == END:
+            if not begun:
+                raise BuildError(f"{here} {number}: a solution ends that has not begun.")
+            begun = 0
+        elif directive and directive[1] in DIRECTIVES:
+            try:
+                out += DIRECTIVES[directive[1]](directive[2].strip(), root)
+            except BuildError as error:
+                raise BuildError(f"{here} {number}: {error}.") from None
+            continue
+        elif directive and directive[2].startswith("flashedu."):
+            raise BuildError(f"{here} {number}: {directive[1]!r} is no directive; there are include and exercise.")
+        out.append(line)
+    return "\n".join(out[:-1]) + "\n"
+
+
+def cut(text: str) -> str:
+    """The text with each solution, markers included, replaced by a line that raises NotImplementedError."""
+    return re.sub(rf"^([ \t]*){BEGIN}$.*?^[ \t]*{END}$", rf"\1{STUB}", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def notebook(source: Path, solutions: bool, root: Path = ROOT) -> nbformat.NotebookNode:
+    """The notebook that a source describes, not executed. Every byte of it follows from the source."""
+    text = expand(source, root)
+    nb = jupytext.reads(text if solutions else cut(text), fmt=PERCENT)
+    nb.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    nb.nbformat, nb.nbformat_minor = 4, 5
+    for number, cell in enumerate(nb.cells, start=1):
+        cell.id = f"{source.stem.replace('_', '-')}-{number:03d}"
+        cell.metadata.pop("lines_to_next_cell", None)
+    return nb
+
+
+def execute(nb: nbformat.NotebookNode, folder: Path, name: str) -> None:
+    """Run the cells in a fresh kernel in `folder`, and keep the outputs that are seen without a kernel."""
+    options = {"timeout": CELL_TIMEOUT_S, "record_timing": False, "coalesce_streams": True}
+    client = NotebookClient(nb, resources={"metadata": {"path": str(folder)}}, **options)
+    with tempfile.TemporaryDirectory() as scratch:  # no learner's progress, no user's IPython start-up files
+        env = {**os.environ, "FLASHEDU_PROGRESS": str(Path(scratch, "progress.json")), "IPYTHONDIR": scratch}
+        env.pop("MPLBACKEND", None)
+        with client.setup_kernel(env=env):
+            for number, cell in enumerate(nb.cells, start=1):
+                try:
+                    client.execute_cell(cell, number - 1)
+                except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+                    what = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else error
+                    raise BuildError(f"{name}, cell {number}: {what}") from None
+                for output in cell.get("outputs", []):
+                    output.get("data", {}).pop(WIDGET, None)  # a saved notebook cannot show a widget
+
+
+def skeleton(nb: nbformat.NotebookNode) -> list:
+    """All of a notebook but its outputs: what a rebuild must reproduce to the byte."""
+    return [nb.metadata, *((cell.id, cell.cell_type, cell.source, cell.metadata) for cell in nb.cells)]
+
+
+def stale(root: Path = ROOT) -> list[str]:
+    """The notebooks that are not what their sources say, and those without a source."""
+    names = []
+    for folder, (sources, solutions) in TARGETS.items():
+        expected = {path.stem: path for path in root.glob(f"sources/{sources}/*.py")}
+        present = {path.stem: path for path in root.glob(f"{folder}/*.ipynb")}
+        stems = expected.keys() ^ present.keys()
+        for stem in expected.keys() & present.keys():
+            rebuilt = notebook(expected[stem], solutions, root)
+            if skeleton(rebuilt) != skeleton(nbformat.read(present[stem], as_version=4)):
+                stems.add(stem)
+        names += [f"{folder}/{stem}.ipynb" for stem in sorted(stems)]
+    return names
+
+
+def build(prefixes: list[str], root: Path = ROOT) -> None:
+    """Build the notebooks whose names begin with one of the prefixes, or all of them."""
+    for folder, (sources, solutions) in TARGETS.items():
+        for source in sorted(root.glob(f"sources/{sources}/*.py")):
+            if prefixes and not source.name.startswith(tuple(prefixes)):
+                continue
+            start, path = time.perf_counter(), root / folder / f"{source.stem}.ipynb"
+            name = f"{folder}/{path.name}"
+            print(f"{name:48}", end="", flush=True)
+            nb = notebook(source, solutions, root)
+            path.parent.mkdir(exist_ok=True)
+            if solutions:
+                execute(nb, path.parent, name)
+            nbformat.write(nb, path)
+            print(f"{time.perf_counter() - start:6.1f} s")
+
+
+def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(description="Build the notebooks from sources/.")
+    parser.add_argument("prefixes", nargs="*", metavar="NN", help="build only the notebooks whose names begin so")
+    parser.add_argument("--check", action="store_true", help="execute nothing; name the notebooks that are stale")
+    args = parser.parse_args(argv)
+    try:
+        names = stale(root) if args.check else build(args.prefixes, root)
+    except BuildError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    for name in names or []:
+        print(f"{name} is not what its source says: run `make notebooks`.", file=sys.stderr)
+    return 1 if names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
