@@ -10,10 +10,6 @@ A source is jupytext's py:percent format. A code cell may hold a directive, alon
     # exercise: flashedu.reference.online:online_attention      the same, its body between the solution markers
 
 Solutions written by hand use the same markers, `### BEGIN SOLUTION` and `### END SOLUTION`.
-
-    python tools/build.py              build everything
-    python tools/build.py 02 03        build the notebooks whose names begin so
-    python tools/build.py --check      execute nothing; name the notebooks that differ from their sources
 """
 
 import argparse
@@ -63,15 +59,13 @@ def object_source(target: str, root: Path) -> list[str]:
     defined = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     if name not in defined:
         raise BuildError(f"{module} has no function or class {name!r}")
-    node, own = defined[name], set(defined)
-    for n in tree.body:
-        if isinstance(n, ast.ImportFrom) and (n.level or n.module.startswith("flashedu")):
-            own |= {alias.asname or alias.name for alias in n.names}
-    out = []
+    imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.level or n.module.startswith("flashedu"))]
+    own = {alias.asname or alias.name for n in imports for alias in n.names}
+    node, kept = defined[name], []
     for decorator in node.decorator_list:
         if re.match(r"\w+", ast.unparse(decorator))[0] not in own:
-            out += lines[decorator.lineno - 1 : decorator.end_lineno]
-    return out + lines[node.lineno - 1 : node.end_lineno]
+            kept += lines[decorator.lineno - 1 : decorator.end_lineno]
+    return kept + lines[node.lineno - 1 : node.end_lineno]
 
 
 def exercise_source(target: str, root: Path) -> list[str]:
@@ -80,9 +74,9 @@ def exercise_source(target: str, root: Path) -> list[str]:
     node = ast.parse("\n".join(lines)).body[0]
     if not ast.get_docstring(node) or len(node.body) < 2:
         raise BuildError(f"{target} needs a docstring and a body to become an exercise")
-    head, indent = node.body[0].end_lineno, " " * node.body[0].col_offset
-    body = "\n".join(lines[head:]).strip("\n").split("\n")
-    return [*lines[:head], indent + BEGIN, *body, indent + END]
+    head = node.body[0].end_lineno
+    body = "\n".join(lines[head:]).strip("\n")
+    return [*lines[:head], f"    {BEGIN}", body, f"    {END}"]
 
 
 DIRECTIVES = {"include": object_source, "exercise": exercise_source}
@@ -93,28 +87,24 @@ def expand(source: Path, root: Path) -> str:
     out, in_code, begun = [], True, 0
     for number, line in enumerate([*source.read_text(encoding="utf-8").splitlines(), "# %%"], start=1):
         here = f"{source.relative_to(root).as_posix()}, line"
-        directive = re.match(r"# (\w+): *(.+)", line) if in_code else None
+        directive = re.match(r"# (\w+): *(.*)", line) if in_code else None
         if line.startswith("# %%"):
             if begun:
                 raise BuildError(f"{here} {begun}: this solution has no end in its cell.")
             in_code = "[markdown]" not in line
-        elif line.strip() == BEGIN:
-            if begun:
-                raise BuildError(f"{here} {number}: a solution begins inside the one of line {begun}.")
-            begun = number
-        elif line.strip() == END:
-            if not begun:
-                raise BuildError(f"{here} {number}: a solution ends that has not begun.")
-            begun = 0
-        elif directive and directive[1] in DIRECTIVES:
+        elif line.strip() in (BEGIN, END):
+            if (line.strip() == END) != bool(begun):
+                raise BuildError(f"{here} {number}: {line.strip()!r} does not pair with the marker before it.")
+            begun = 0 if begun else number
+        if directive and directive[1] in DIRECTIVES:
             try:
                 out += DIRECTIVES[directive[1]](directive[2].strip(), root)
             except BuildError as error:
                 raise BuildError(f"{here} {number}: {error}.") from None
-            continue
         elif directive and directive[2].startswith("flashedu."):
             raise BuildError(f"{here} {number}: {directive[1]!r} is no directive; there are include and exercise.")
-        out.append(line)
+        else:
+            out.append(line)
     return "\n".join(out[:-1]) + "\n"
 
 
@@ -137,8 +127,9 @@ def notebook(source: Path, solutions: bool, root: Path = ROOT) -> nbformat.Noteb
 
 def execute(nb: nbformat.NotebookNode, folder: Path, name: str) -> None:
     """Run the cells in a fresh kernel in `folder`, and keep the outputs that are seen without a kernel."""
-    options = {"timeout": CELL_TIMEOUT_S, "record_timing": False, "coalesce_streams": True}
-    client = NotebookClient(nb, resources={"metadata": {"path": str(folder)}}, **options)
+    client = NotebookClient(nb, timeout=CELL_TIMEOUT_S, record_timing=False, coalesce_streams=True)
+    client.resources = {"metadata": {"path": str(folder)}}
+    client.extra_arguments = ["--log-level=ERROR"]
     with tempfile.TemporaryDirectory() as scratch:  # no learner's progress, no user's IPython start-up files
         env = {**os.environ, "FLASHEDU_PROGRESS": str(Path(scratch, "progress.json")), "IPYTHONDIR": scratch}
         env.pop("MPLBACKEND", None)
@@ -158,29 +149,28 @@ def skeleton(nb: nbformat.NotebookNode) -> list:
     return [nb.metadata, *((cell.id, cell.cell_type, cell.source, cell.metadata) for cell in nb.cells)]
 
 
+def jobs(root: Path) -> list[tuple[Path, Path, bool]]:
+    """(source, notebook, are the solutions in and the cells run) for every notebook that should exist."""
+    return [
+        (source, root / folder / f"{source.stem}.ipynb", solutions)
+        for folder, (sources, solutions) in TARGETS.items()
+        for source in sorted(root.glob(f"sources/{sources}/*.py"))
+    ]
+
+
 def stale(root: Path = ROOT) -> list[str]:
-    """The notebooks that are not what their sources say, and those without a source."""
-    names = []
-    for folder, (sources, solutions) in TARGETS.items():
-        expected = {path.stem: path for path in root.glob(f"sources/{sources}/*.py")}
-        present = {path.stem: path for path in root.glob(f"{folder}/*.ipynb")}
-        stems = expected.keys() ^ present.keys()
-        for stem in expected.keys() & present.keys():
-            rebuilt = notebook(expected[stem], solutions, root)
-            if skeleton(rebuilt) != skeleton(nbformat.read(present[stem], as_version=4)):
-                stems.add(stem)
-        names += [f"{folder}/{stem}.ipynb" for stem in sorted(stems)]
-    return names
+    """The notebooks that are not what their sources say, those missing, and those without a source."""
+    wanted = {path: skeleton(notebook(source, solutions, root)) for source, path, solutions in jobs(root)}
+    found = {path: skeleton(nbformat.read(path, 4)) for folder in TARGETS for path in root.glob(f"{folder}/*.ipynb")}
+    paths = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
+    return [path.relative_to(root).as_posix() for path in paths]
 
 
 def build(prefixes: list[str], root: Path = ROOT) -> None:
     """Build the notebooks whose names begin with one of the prefixes, or all of them."""
-    for folder, (sources, solutions) in TARGETS.items():
-        for source in sorted(root.glob(f"sources/{sources}/*.py")):
-            if prefixes and not source.name.startswith(tuple(prefixes)):
-                continue
-            start, path = time.perf_counter(), root / folder / f"{source.stem}.ipynb"
-            name = f"{folder}/{path.name}"
+    for source, path, solutions in jobs(root):
+        if source.name.startswith(tuple(prefixes) or ""):
+            start, name = time.perf_counter(), path.relative_to(root).as_posix()
             print(f"{name:48}", end="", flush=True)
             nb = notebook(source, solutions, root)
             path.parent.mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ import csv
 import datetime
 import io
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -35,38 +36,42 @@ COUNTERS = {
     "l2_from_other_partition_bytes": ("lts__t_sectors_srcunit_ltcfabric.sum", SECTOR_BYTES),
     "sm_received_bytes": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
     "sm_sent_bytes": ("l1tex__m_l1tex2xbar_write_bytes.sum", 1),
+    "spill_written_bytes": ("l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum", 1),
     "profiled_ms": ("gpu__time_duration.sum", 1e-6),
 }
 
 METHOD = {
-    "inputs": "Random normal bf16, batch 1, no mask. q is multiplied by 1/sqrt(head_dim) beforehand, so naive "
-    "has no scaling pass. Naive gets k and v expanded to all query heads beforehand; flash gets "
-    "them as they are (enable_gqa=True).",
+    "inputs": "Random normal bf16, batch 1, no mask. q is multiplied by 1/sqrt(head_dim) beforehand, so naive has "
+    "no scaling pass. Naive gets k and v expanded to all query heads beforehand, flash as they are.",
     "naive": "Three eager torch kernels: s = q @ k.mT, p = softmax(s, -1), o = p @ v.",
-    "flash": "torch.nn.functional.scaled_dot_product_attention under sdpa_kernel(SDPBackend.FLASH_ATTENTION), "
-    "which is FlashAttention-2.",
-    "counters": f"Nsight Compute, kernel replay, caches flushed before every pass, clocks left alone "
+    "flash": "scaled_dot_product_attention(enable_gqa=True) under sdpa_kernel(SDPBackend.FLASH_ATTENTION): "
+    "FlashAttention-2.",
+    "counters": "Nsight Compute, kernel replay, caches flushed before every pass, clocks left alone "
     f"(--clock-control none), medians over {REPEATS} launches after a warm-up launch.",
-    "hbm_read_bytes, hbm_written_bytes": "dram__bytes_read.sum and dram__bytes_write.sum of the kernel. Bytes "
-    "still in the write-back L2 cache when the kernel ends are not in its count.",
+    "hbm_read_bytes, hbm_written_bytes": "dram__bytes_read.sum and dram__bytes_write.sum. Bytes that are still in "
+    "the write-back L2 cache when the kernel ends are not counted.",
     "l2_bytes": "lts__t_bytes.sum: all traffic at the L2 slices, also that between the two L2 partitions.",
-    "l2_from_sm_bytes": "lts__t_sectors_srcunit_tex.sum x 32 bytes: the part that SMs asked for, as the slices "
-    "count it; l2_from_sm_hit_bytes is the share of it that was found in L2.",
+    "l2_from_sm_bytes": "lts__t_sectors_srcunit_tex.sum x 32 bytes: the part that the SMs asked for, as the "
+    "slices count it; l2_from_sm_hit_bytes is what of it was found in L2.",
     "l2_from_other_partition_bytes": "lts__t_sectors_srcunit_ltcfabric.sum x 32 bytes.",
-    "sm_received_bytes, sm_sent_bytes": "l1tex__m_xbar2l1tex_read_bytes.sum and l1tex__m_l1tex2xbar_write_bytes"
-    ".sum: the same exchange counted at the SMs' end.",
-    "profiled_ms": "gpu__time_duration.sum under the profiler: cold caches.",
+    "sm_received_bytes, sm_sent_bytes": "l1tex__m_xbar2l1tex_read_bytes.sum and "
+    "l1tex__m_l1tex2xbar_write_bytes.sum: the same exchange counted at the SMs' end.",
+    "spill_written_bytes": "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum: registers that a kernel had no room for, "
+    "stored in local memory.",
+    "profiled_ms": "gpu__time_duration.sum under the profiler, with cold caches.",
     "time_ms": "triton.testing.do_bench without a profiler, forward only, median; L2 is flushed between runs. "
-    "time_ms_p20 and time_ms_p80 are the quantiles 0.2 and 0.8 of the same runs.",
-    "peak_bytes": "torch.cuda.max_memory_allocated during one forward pass, inputs included; input_bytes is "
-    "what the inputs alone hold.",
+    "time_ms_p20 and time_ms_p80 are quantiles of the same runs.",
+    "peak_bytes": "torch.cuda.max_memory_allocated during one forward pass, inputs included, workspaces that "
+    "cuBLAS keeps not included; input_bytes is what the inputs alone hold.",
+    "softmax_ms": "Median time of naive's softmax alone at that length.",
+    "relative_error": "||o - o*|| / ||o*|| over head 0; o* is computed in float64 from the same bf16 inputs.",
     "ceilings": "Copy: 4 GiB device to device, bytes read plus bytes written. Matmul: 8192 x 8192 x 8192, bf16, "
-    "random normal, a multiply-add counted as two. Medians of do_bench, same run.",
+    "random normal, a multiply-add counted as two. Medians of do_bench in the same run.",
 }
 
 
 def make_inputs(n):
-    """Returns the arguments of naive and of flash: (q, k, v) each; q is scaled, naive's k and v are expanded."""
+    """Returns (q, k, v) for naive and (q, k, v) for flash; q is scaled, and naive's k and v are expanded."""
     import torch
 
     torch.manual_seed(0)
@@ -95,7 +100,7 @@ def flash(q, k, v):
 
 
 def steps(n):
-    """Returns {(algorithm, step): a function that launches exactly that step}, with inputs that stay alive."""
+    """Returns {(algorithm, step): a function that launches exactly that step} in the order of STEPS."""
     import torch
 
     (q, k, v), shared = make_inputs(n)
@@ -147,21 +152,18 @@ def parse_ncu(text):
     return [{name: value(cell) for name, cell in row.items() if cell is not None} for row in rows]
 
 
-def summarise(launches):
-    """Reduces launches [(label, row of parse_ncu)] to {label: {kernel, field: median over the launches}}.
-
-    A label whose number of kernels is not REPEATS is refused: then a step was not one kernel.
-    """
+def summarise(rows):
+    """Reduces rows of parse_ncu, in run_profiled's order, to {step: {kernel, field: median over REPEATS}}."""
+    if len(rows) != len(STEPS) * REPEATS:
+        names = [row["Kernel Name"] for row in rows]
+        raise SystemExit(f"{len(rows)} kernels were profiled, expected {len(STEPS)} x {REPEATS}: {names}")
     table = {}
-    for label in dict(launches):
-        rows = [row for name, row in launches if name == label]
-        if len(rows) != REPEATS:
-            raise SystemExit(f"{label}: {len(rows)} kernels were profiled, expected one in each of {REPEATS} runs.")
-        table[label] = {"kernel": rows[0]["Kernel Name"]}
+    for index, step in enumerate(STEPS):
+        launches = rows[index :: len(STEPS)]
+        table[step] = {"kernel": launches[0]["Kernel Name"]}
         for field, (counter, factor) in COUNTERS.items():
-            if isinstance(rows[0].get(counter), float):  # an older GPU may lack a counter
-                median = statistics.median(row[counter] for row in rows) * factor
-                table[label][field] = round(median, 4) if field.endswith("_ms") else round(median)
+            median = statistics.median(row[counter] for row in launches) * factor
+            table[step][field] = round(median, 4) if field.endswith("_ms") else round(median)
     return table
 
 
@@ -173,19 +175,15 @@ def count(n):
         options = ["--profile-from-start", "off", "--clock-control", "none", "--metrics", metrics]
         child = [sys.executable, __file__, "--profiled", "--length", str(n)]
         command_output("ncu", "--force-overwrite", "-o", report, *options, *child)
-        show = ["ncu", "-i", report, "--csv", "--page", "raw", "--print-units", "base"]
-        rows = parse_ncu(command_output(*show))
-    labels = STEPS * REPEATS  # run_profiled launches them in this order, one kernel each
-    if len(rows) != len(labels):
-        raise SystemExit(f"{len(rows)} kernels were profiled, expected {len(labels)}: {rows}")
-    return summarise(list(zip(labels, rows, strict=True)))
+        text = command_output("ncu", "-i", report, "--csv", "--page", "raw", "--print-units", "base")
+    return summarise(parse_ncu(text))
 
 
 def time_ms(launch):
     """Median, 0.2 and 0.8 quantile of the time of one launch in milliseconds, as fields of a result."""
     from triton.testing import do_bench
 
-    quantiles = do_bench(launch, warmup=100, rep=400, quantiles=[0.5, 0.2, 0.8])
+    quantiles = do_bench(launch, warmup=200, rep=1000, quantiles=[0.5, 0.2, 0.8])
     return dict(zip(["time_ms", "time_ms_p20", "time_ms_p80"], (round(t, 5) for t in quantiles), strict=True))
 
 
@@ -195,14 +193,22 @@ def measure_one(function, inputs):
 
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+    before_bytes = torch.cuda.memory_allocated()  # the inputs, and workspaces that libraries keep
+    input_bytes = sum(x.nbytes for x in inputs)
     try:
         function(*inputs)
-        torch.cuda.synchronize()
-        peak_bytes = torch.cuda.max_memory_allocated()
-        input_bytes = sum(x.numel() * x.element_size() for x in inputs)
+        peak_bytes = torch.cuda.max_memory_allocated() - before_bytes + input_bytes
         return {**time_ms(lambda: function(*inputs)), "peak_bytes": peak_bytes, "input_bytes": input_bytes}
     except torch.cuda.OutOfMemoryError as error:
         return {"out_of_memory": str(error).split(" GPU 0")[0]}
+
+
+def softmax_ms(n):
+    """Time of naive's softmax alone."""
+    import torch
+
+    s = torch.randn(1, HEADS, n, n, device="cuda", dtype=torch.bfloat16)
+    return time_ms(lambda: torch.softmax(s, -1))["time_ms"]
 
 
 def sweep(lengths):
@@ -214,6 +220,8 @@ def sweep(lengths):
             inputs = make_inputs(n)[which]
             row[name] = measure_one(function, inputs)
             del inputs
+        if "time_ms" in row["naive"]:
+            row["naive"]["softmax_ms"] = softmax_ms(n)
         rows.append(row)
         print(json.dumps(row), flush=True)
     return rows
@@ -237,7 +245,7 @@ def ceilings():
 
 
 def agreement(n):
-    """Relative error ||o - o*|| / ||o*|| of naive and flash on head 0, o* computed in float64 from the same bits."""
+    """Relative error of naive and of flash on head 0, against float64."""
     import torch
 
     for_naive, for_flash = make_inputs(n)
@@ -253,13 +261,13 @@ def environment():
     import triton
 
     device = torch.cuda.get_device_properties(0)
-    driver = command_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()[0]
+    driver = command_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return {
         "device": device.name,
         "sm_count": device.multi_processor_count,
         "l2_capacity_bytes": device.L2_cache_size,
         "hbm_capacity_bytes": device.total_memory,
-        "driver": driver.strip(),
+        "driver": driver.split()[0],
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "triton": triton.__version__,
@@ -279,28 +287,17 @@ def measure(n, lengths):
     for (algorithm, step), time in timed.items():
         kernels.append({"algorithm": algorithm, "step": step, **table[algorithm, step], **time})
     names = ("hbm_read_bytes", "hbm_written_bytes", "l2_bytes", "time_ms")
-    totals = {
-        algorithm: {
-            field: round(sum(row[field] for row in kernels if row["algorithm"] == algorithm), 5) for field in names
-        }
-        for algorithm in ("naive", "flash")
-    }
+    totals = {}
+    for algorithm in ("naive", "flash"):
+        rows = [row for row in kernels if row["algorithm"] == algorithm]
+        totals[algorithm] = {field: round(sum(row[field] for row in rows), 5) for field in names}
     return {
-        "what": "HBM and L2 bytes, time and memory of naive and of flash attention, forward, one layer of Llama-3-8B.",
+        "what": "Bytes, time and memory of naive and of flash attention: forward, one layer of Llama-3-8B.",
         "date": datetime.date.today().isoformat(),
         "environment": environment(),
         "made_by": "tools/measure_traffic.py",
         "method": METHOD,
-        "shape": {
-            "batch": 1,
-            "heads": HEADS,
-            "kv_heads": KV_HEADS,
-            "n": n,
-            "head_dim": HEAD_DIM,
-            "dtype": "bfloat16",
-            "itemsize_bytes": 2,
-            "causal": False,
-        },
+        "shape": {"heads": HEADS, "kv_heads": KV_HEADS, "n": n, "head_dim": HEAD_DIM, "itemsize_bytes": 2},
         "ceilings": ceilings(),
         "kernels": kernels,
         "totals": totals,
@@ -312,10 +309,11 @@ def measure(n, lengths):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="the JSON file to write")
-    parser.add_argument("--length", type=int, default=LENGTH, help="tokens, for the counters (default %(default)s)")
-    parser.add_argument("--sweep", type=int, nargs="*", default=SWEEP, help="tokens, for time and memory against N")
+    parser.add_argument("--length", type=int, default=LENGTH, help="tokens, for the counters")
+    parser.add_argument("--sweep", type=int, nargs="*", default=SWEEP, help="tokens, for the curves")
     parser.add_argument("--profiled", action="store_true", help="the child mode that runs under ncu")
     options = parser.parse_args()
+    os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"  # lets S and P of N = 32768 share 140 GiB
     if options.profiled:
         run_profiled(options.length)
         return

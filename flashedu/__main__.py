@@ -1,0 +1,30 @@
+"""python -m flashedu doctor | progress | zoo [exercise ...]"""
+import argparse
+import sys
+
+
+def main(argv=None):
+    """Run one command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m flashedu", description="The tools of the course outside its notebooks.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands.add_parser("doctor", help="what works on this machine, and what to do about what does not")
+    commands.add_parser("progress", help="which exercises have been passed")
+    zoo = commands.add_parser("zoo", help="the kill matrix: every known mistake against every check")
+    zoo.add_argument("exercises", nargs="*", metavar="exercise", help="only these exercises (default: all)")
+    options = parser.parse_args(argv)
+    if options.command == "doctor":
+        from flashedu import doctor
+
+        return 0 if doctor() else 1
+    if options.command == "progress":
+        from flashedu import progress
+
+        print(progress())
+        return 0
+    from flashedu.grading.zoo import kill_matrix
+
+    return kill_matrix(options.exercises)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

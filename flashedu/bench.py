@@ -1,0 +1,37 @@
+"""Measuring on the reader's own machine: the time a function takes and the memory it needs beyond its inputs."""
+import statistics
+import time
+import tracemalloc
+from dataclasses import dataclass
+
+from flashedu.arguments import positive_int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """seconds: median wall-clock time of a call; peak_bytes: the most memory that one call held at once, its result included."""
+
+    seconds: float
+    peak_bytes: int
+
+
+def measure(fn, *args, repeats=3):
+    """Median time of `repeats` calls fn(*args) after one call that is not timed, and the peak memory of that first call.
+
+    The peak is what tracemalloc sees (NumPy reports its arrays to it): memory allocated during the call, not the inputs.
+    Timed calls run without tracing.
+    """
+    positive_int("repeats", repeats)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        fn(*args)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        fn(*args)
+        seconds.append(time.perf_counter() - start)
+    return Measurement(statistics.median(seconds), peak - before)

@@ -1,0 +1,54 @@
+"""Checking a learner's answer: see `check`, `require`, `score`, `hint`, `progress`."""
+import sys
+
+from flashedu.grading.exercises import EXERCISES
+from flashedu.grading.hints import HINTS
+from flashedu.grading.judge import judge
+from flashedu.grading.progress import progress, record
+from flashedu.grading.verdict import Verdict
+
+__all__ = ["EXERCISES", "Verdict", "check", "hint", "progress", "require", "score"]
+
+
+def check(fn, exercise=None):
+    """Check an answer, show a card (in a notebook) or text (elsewhere), and return the Verdict.
+
+    fn: the learner's function; the exercise is found by its name, or given as `exercise`. Nothing that fn does is
+    raised here: exceptions, endless loops and wrong types become part of the verdict. Only an interrupt passes through.
+    """
+    verdict = judge(fn, exercise)
+    record(verdict)
+    _show(verdict)
+    return verdict
+
+
+def require(fn, exercise=None):
+    """Raise AssertionError with the verdict's text unless fn passes; returns None."""
+    verdict = judge(fn, exercise)
+    if not verdict.passed:
+        raise AssertionError(str(verdict))
+
+
+def score(fn, exercise=None):
+    """The share of an exercise's checks that fn passes, a built-in float in [0, 1]; shows and raises nothing."""
+    return float(judge(fn, exercise).score)
+
+
+def hint(exercise, level=1):
+    """Print hint 1 (the idea), 2 (the plan) or 3 (almost the code) for an exercise, given by name or by function."""
+    name = getattr(exercise, "__name__", exercise)
+    if name not in HINTS:
+        raise ValueError(f"exercise must be one of {', '.join(HINTS)}, but it is {name!r}.")
+    if level not in (1, 2, 3):
+        raise ValueError(f"level must be 1, 2 or 3, but it is {level!r}.")
+    print(f"{name}, hint {level} of 3: {HINTS[name][level - 1]}")
+
+
+def _show(verdict):
+    notebook = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    if notebook and notebook.has_trait("kernel"):
+        from IPython.display import display
+
+        display(verdict)
+    else:
+        print(verdict)

@@ -1,0 +1,49 @@
+"""Three hints for each exercise: the idea, the plan, and almost the code."""
+
+HINTS = {
+    "stable_softmax": (
+        "Subtracting the same number from every entry of a row changes nothing in exact arithmetic. Which number keeps exp from overflowing?",
+        "Take the maximum over the last axis with keepdims=True, subtract, exp, sum with keepdims=True, divide. Then think about a row of -inf: which two steps give NaN?",
+        "m = x.max(axis=-1, keepdims=True); where m is -inf use 0 instead; p = np.exp(x - m); divide by the sum, and where the sum is 0 divide by 1.",
+    ),
+    "naive_attention": (
+        "Three steps: scores, softmax over the keys, weighted sum of the values. Your stable_softmax does the second.",
+        "The scale is D ** -0.5 with D = q.shape[1]. For the mask compare a column of query numbers with a row of key numbers, and set hidden scores to -inf before the softmax.",
+        "rows = np.arange(Nq)[:, None]; keys = np.arange(Nk); s = np.where(keys <= rows + Nk - Nq, s, -np.inf) if causal; then stable_softmax(s) @ v.",
+    ),
+    "naive_traffic": (
+        "List every array that crosses between HBM and the chip: q, k, v, S, S, P, P, o. Which appear twice, and why?",
+        "q and o have `heads` heads, k and v have `kv_heads`. S and P have n x n elements for each query head; each is written by one kernel and read by the next.",
+        "io = (heads + kv_heads + kv_heads + heads) * n * head_dim * itemsize; intermediate = 4 * heads * n * n * itemsize.",
+    ),
+    "update_normalizer": (
+        "l is a sum of exp(score - m). If m becomes larger, by which factor is every term of that sum too large?",
+        "m_new = max(m, the block's maximum); l_new = l * exp(m - m_new) + sum of exp(scores - m_new). Each row has its own m.",
+        "Where m_new is -inf nothing has been seen: subtract 0 instead of m_new there, so that exp(-inf - 0) = 0 and no NaN appears.",
+    ),
+    "merge_states": (
+        "Both states are sums of exp(score - own maximum) times something. Bring them to one maximum; then they simply add.",
+        "m = max(m_a, m_b); w_a = exp(m_a - m); w_b = exp(m_b - m); l and o follow the same rule, o with a column of weights.",
+        "When both maxima are -inf, use 0 in place of m in the exponents. The output stays undivided.",
+    ),
+    "online_attention": (
+        "Keep (m, l, o) for every query. A block of keys changes all three; the rule for o is the rule for l.",
+        "In the loop: scores of this block, new maximum, alpha = exp(m - m_new), p = exp(s - m_new), then l = l * alpha + p.sum(axis=1) and o = o * alpha + p @ v. Divide once after the loop.",
+        "Start with m = -inf, l = 0, o = 0 in the inputs' dtype: np.full(Nq, -np.inf, q.dtype). Slices k[start : start + block_size] may be short at the end; that is fine. alpha needs [:, None] for o.",
+    ),
+    "tiled_attention": (
+        "It is online_attention once more, for one tile of queries at a time. The state of a tile never leaves the loop over its keys; o and lse do, once.",
+        "For causal, query i sees keys up to i + Nk - Nq. The tile's last row, i1 - 1, decides how far the loop over keys goes; only tiles that hold a key beyond what the first row sees need a mask.",
+        "visible = min(Nk, i1 + Nk - Nq) if causal else Nk; for j0 in range(0, visible, block_k). Guard -inf - (-inf) as in update_normalizer; at the end rows with l > 0 get acc / l and m + log(l), the others keep 0 and -inf.",
+    ),
+    "block_sizes": (
+        "What is M in the paper: bytes or elements?",
+        "M = sram_bytes // itemsize. B_c is M / (4 D) rounded up; B_r is B_c, but at most D.",
+        "-(-m // (4 * head_dim)) rounds up in whole numbers. Return (min(block_k, head_dim), block_k).",
+    ),
+    "tiled_on_machine": (
+        "Take your tiled_attention and ask of every array: is it a tile in SRAM (load or alloc), and when is it no longer needed (free)?",
+        "Per tile of queries: load q once, alloc m, l and the output. Per tile of keys: load k and v, alloc s, compute with s[:] = ..., free k, v and s. Then store o and lse, and free the rest.",
+        "tile[:] = ... writes into SRAM; tile = ... leaves it. P may overwrite S, and lse may overwrite m. Tiles above the diagonal must not be loaded at all.",
+    ),
+}

@@ -1,0 +1,32 @@
+"""One attention head: its scores and its probabilities."""
+import numpy as np
+
+from flashedu.viz.figure import COLOURS, MARKERS, Picture, new_figure
+
+
+def scores_and_probabilities(s, p):
+    """Picture of S (Nq, Nk) and P (Nq, Nk) as images, one row a query, one column a key."""
+    figure, (left, right) = new_figure(1, 2, figsize=(9, 4))
+    for ax, image, title, low in ((left, s, "S, scores", s.min()), (right, p, "P, probabilities", 0)):
+        shown = ax.imshow(image, cmap="cividis", vmin=low, interpolation="nearest", aspect="auto")
+        figure.colorbar(shown, ax=ax, shrink=0.9)
+        ax.set(xlabel="key", ylabel="query")
+        ax.set_title(title, fontsize=11)
+        ax.grid(visible=False)
+    alt = (f"Two images of {s.shape[0]} by {s.shape[1]}. Scores run from {s.min():.1f} to {s.max():.1f} and fill the square; "
+           f"probabilities are near 0 almost everywhere, the largest is {p.max():.2f}.")
+    return Picture(figure, "A real head: every score, and what softmax makes of it. Each row of P sums to 1.", alt)
+
+
+def row_maxima(s):
+    """Picture of the largest score of each row of S (Nq, Nk), beside the row's mean, query by query."""
+    figure, ax = new_figure(figsize=(8, 3))
+    ax.plot(s.max(axis=1), color=COLOURS["query"], lw=1.4, label="largest score of the row")
+    ax.plot(s.mean(axis=1), ":", color=COLOURS["masked"], lw=1.6, label="mean score of the row")
+    top = int(s.max(axis=1).argmax())
+    ax.plot([top], [s[top].max()], MARKERS["query"], color=COLOURS["query"])
+    ax.set(xlabel="query", ylabel="score")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    m = s.max(axis=1)
+    return Picture(figure, "What softmax subtracts in each row of S.",
+                   f"Row maxima run from {m.min():.1f} to {m.max():.1f}, with a median of {np.median(m):.1f}; row means lie near {s.mean():.1f}.")

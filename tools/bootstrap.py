@@ -1,0 +1,125 @@
+"""Make .venv and install the course into it, then open JupyterLab or leave the environment for the tests.
+
+    python3 tools/bootstrap.py lab [flags for JupyterLab]     what it takes to read the course, and JupyterLab
+    python3 tools/bootstrap.py dev                            what it takes to build and test it as well
+
+Uses the standard library only, and syntax that an old Python parses, so that it can tell its owner what is missing.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+VENV = os.path.join(ROOT, ".venv")
+PYTHON = os.path.join(VENV, "Scripts", "python.exe") if os.name == "nt" else os.path.join(VENV, "bin", "python")
+STAMP = os.path.join(VENV, "installed.json")  # written last: without it, .venv was left half made
+EXTRAS = {"lab": ["course"], "dev": ["course", "dev"]}
+OLDEST, NEWEST = (3, 11), (3, 14)  # between them, every version in constraints.txt has a wheel
+NEEDED_GB = 8 if sys.platform == "linux" else 3  # on Linux torch brings the CUDA libraries
+QUIET = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+
+
+def check_machine():
+    """Stop with one sentence if this Python cannot make the environment, or not here."""
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
+        sys.exit(
+            "The course needs Python {}.{} to {}.{} and this is {}.{}: install one of those and name it, as in "
+            "`make lab PYTHON=python{}.{}`.".format(*(OLDEST + NEWEST + tuple(sys.version_info[:2]) + NEWEST))
+        )
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        sys.exit(
+            "This Python cannot make virtual environments: on Debian or Ubuntu run `sudo apt install python3-venv`, "
+            "then the same command again."
+        )
+    if not os.access(ROOT, os.W_OK):
+        sys.exit("The folder {} cannot be written to: copy the course to a folder of yours.".format(ROOT))
+
+
+def check_disk(needed_gb):
+    free_gb = shutil.disk_usage(ROOT).free / 1e9
+    if free_gb < needed_gb:
+        sys.exit(
+            "The disk of {} has {:.1f} GB free and the installation needs {} GB: make room, then run the same "
+            "command again.".format(ROOT, free_gb, needed_gb)
+        )
+
+
+def digest():
+    """Changes when something that is installed may have changed."""
+    sha = hashlib.sha256()
+    for name in ("pyproject.toml", "constraints.txt"):
+        with open(os.path.join(ROOT, name), "rb") as file:
+            sha.update(file.read())
+    return sha.hexdigest()
+
+
+def read_stamp():
+    try:
+        with open(STAMP) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
+
+
+def run(*command):
+    """Run a command in the root, with its temporary files on the disk that was checked."""
+    code = subprocess.call(command, cwd=ROOT, env=dict(os.environ, TMPDIR=VENV))
+    if code:
+        check_disk(1)
+        sys.exit("The installation stopped at the error above: when it is mended, run the same command again.")
+
+
+def install(extras):
+    """Bring .venv up to date with pyproject.toml and constraints.txt; does nothing if it is."""
+    home = [list(sys.version_info[:2]), ROOT]
+    stamp = read_stamp()
+    reuse = stamp.get("home") == home and os.path.exists(PYTHON)
+    if reuse:
+        extras = sorted(set(extras) | set(stamp["extras"]))
+        if stamp == {"home": home, "extras": extras, "digest": digest()}:
+            return
+    check_machine()
+    if reuse:
+        os.remove(STAMP)
+    else:
+        shutil.rmtree(VENV, ignore_errors=True)
+        check_disk(NEEDED_GB)
+        print("Installing the course into .venv: this takes some minutes, once.", flush=True)
+        os.mkdir(VENV)
+        run(sys.executable, "-m", "venv", VENV)
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-c", "constraints.txt"]
+    run(*pip, "-e", ".[{}]".format(",".join(extras)))
+    settings = os.path.join(VENV, "share", "jupyter", "lab", "settings")
+    os.makedirs(settings, exist_ok=True)
+    with open(os.path.join(settings, "overrides.json"), "w") as file:
+        json.dump(QUIET, file)
+    with open(STAMP, "w") as file:
+        json.dump({"home": home, "extras": extras, "digest": digest()}, file)
+
+
+def lab(flags):
+    command = [PYTHON, "-m", "jupyterlab", "--ServerApp.root_dir=" + ROOT]
+    command.append("--LabApp.default_url=/lab/tree/chapters/00_start_here.ipynb")
+    if os.name != "nt" and os.getuid() == 0:
+        command.append("--allow-root")
+    command += flags
+    os.chdir(ROOT)
+    if os.name == "nt":
+        sys.exit(subprocess.call(command))
+    os.execv(PYTHON, command)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in EXTRAS:
+        sys.exit(__doc__)
+    try:
+        install(EXTRAS[sys.argv[1]])
+    except KeyboardInterrupt:
+        sys.exit("Interrupted: the same command starts again from a clean state.")
+    if sys.argv[1] == "lab":
+        lab(sys.argv[2:])
