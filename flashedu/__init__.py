@@ -6,7 +6,7 @@ __all__ = ["check", "doctor", "hint", "progress", "require", "score"]
 
 
 def doctor():
-    """Print what works on this machine and what to do about what does not; returns True when the course can be worked through."""
-    from flashedu.doctor import examine
+    """Print what works on this machine: packages, GPU or interpreter, self-tests, and what to do about each failure."""
+    from flashedu.health import examine
 
-    return examine()
+    examine()

@@ -13,9 +13,9 @@ def main(argv=None):
     zoo.add_argument("exercises", nargs="*", metavar="exercise", help="only these exercises (default: all)")
     options = parser.parse_args(argv)
     if options.command == "doctor":
-        from flashedu import doctor
+        from flashedu.health import examine
 
-        return 0 if doctor() else 1
+        return 0 if examine() else 1
     if options.command == "progress":
         from flashedu import progress
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flashedu.arguments import attention_inputs, logits, positive_int, state
+
 SLACK = 1.25
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -34,6 +36,8 @@ class Bound:
         Where the bound is 0 (a row that sees no key) only the exact value has ratio 0; any other has inf.
         """
         value = np.asarray(value, dtype=self.exact.dtype)
+        if value.shape != self.exact.shape:
+            raise ValueError(f"value must have shape {self.exact.shape}, but it has {value.shape}.")
         with np.errstate(invalid="ignore", divide="ignore"):
             error = np.where(value == self.exact, 0, np.abs(value - self.exact))
             ratio = np.where(error == 0, 0, error / self.bound)
@@ -82,6 +86,7 @@ def _kappa(delta, u, tiles, block):
 
 def softmax_bound(x, u=None):
     """Bound for a softmax over the last axis of x (..., N), computed with unit roundoff u (by default that of x)."""
+    logits("x", x)
     u = unit_roundoff(x.dtype) if u is None else u
     s = wide(x)
     m, l, spread = _row_statistics(s)
@@ -98,6 +103,9 @@ def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, u=None, u_
     the type that P is rounded to (0 if it is not), u_o that of the output's type (by default u); block_k is the size of
     the key tiles (by default one tile of Nk). Returns (Bound, Bound).
     """
+    attention_inputs(q, k, v)
+    if block_k is not None:
+        positive_int("block_k", block_k)
     u = unit_roundoff(q.dtype) if u is None else u
     u_o = u if u_o is None else u_o
     block_k = len(k) if block_k is None else min(block_k, len(k))
@@ -125,6 +133,8 @@ def state_bounds(parts, u):
 
     m is a maximum and has no rounding error: it must be equal. Returns (m, Bound for l, Bound for o).
     """
+    for part in parts:
+        state("each part", part)
     ms = np.stack([wide(m) for m, _, _ in parts], axis=-1)  # (R, parts)
     m, _, spread = _row_statistics(ms)
     size = np.where(np.isfinite(ms), np.abs(ms), 0).max(axis=-1)

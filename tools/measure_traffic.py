@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128  # one attention layer of Llama-3-8B
@@ -41,32 +42,33 @@ COUNTERS = {
 }
 
 METHOD = {
-    "inputs": "Random normal bf16, batch 1, no mask. q is multiplied by 1/sqrt(head_dim) beforehand, so naive has "
-    "no scaling pass. Naive gets k and v expanded to all query heads beforehand, flash as they are.",
+    "inputs": "Random normal bf16, batch 1, no mask. q is multiplied by 1/sqrt(head_dim) beforehand, so naive "
+    "has no scaling pass. Naive gets k and v expanded to all query heads beforehand, flash as they are.",
     "naive": "Three eager torch kernels: s = q @ k.mT, p = softmax(s, -1), o = p @ v.",
     "flash": "scaled_dot_product_attention(enable_gqa=True) under sdpa_kernel(SDPBackend.FLASH_ATTENTION): "
     "FlashAttention-2.",
     "counters": "Nsight Compute, kernel replay, caches flushed before every pass, clocks left alone "
     f"(--clock-control none), medians over {REPEATS} launches after a warm-up launch.",
-    "hbm_read_bytes, hbm_written_bytes": "dram__bytes_read.sum and dram__bytes_write.sum. Bytes that are still in "
-    "the write-back L2 cache when the kernel ends are not counted.",
+    "hbm_read_bytes, hbm_written_bytes": "dram__bytes_read.sum and dram__bytes_write.sum. Bytes that are still "
+    "in the write-back L2 cache when the kernel ends are not counted.",
     "l2_bytes": "lts__t_bytes.sum: all traffic at the L2 slices, also that between the two L2 partitions.",
     "l2_from_sm_bytes": "lts__t_sectors_srcunit_tex.sum x 32 bytes: the part that the SMs asked for, as the "
     "slices count it; l2_from_sm_hit_bytes is what of it was found in L2.",
     "l2_from_other_partition_bytes": "lts__t_sectors_srcunit_ltcfabric.sum x 32 bytes.",
     "sm_received_bytes, sm_sent_bytes": "l1tex__m_xbar2l1tex_read_bytes.sum and "
     "l1tex__m_l1tex2xbar_write_bytes.sum: the same exchange counted at the SMs' end.",
-    "spill_written_bytes": "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum: registers that a kernel had no room for, "
-    "stored in local memory.",
+    "spill_written_bytes": "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum: registers that a kernel had no room "
+    "for, stored in local memory; part of sm_sent_bytes.",
     "profiled_ms": "gpu__time_duration.sum under the profiler, with cold caches.",
-    "time_ms": "triton.testing.do_bench without a profiler, forward only, median; L2 is flushed between runs. "
-    "time_ms_p20 and time_ms_p80 are quantiles of the same runs.",
+    "time_ms": "triton.testing.do_bench (200 ms of warm-up, 1 s of runs) without a profiler, forward only, "
+    "median; L2 is flushed between runs. time_ms_p20 and time_ms_p80 are quantiles of the same runs.",
     "peak_bytes": "torch.cuda.max_memory_allocated during one forward pass, inputs included, workspaces that "
     "cuBLAS keeps not included; input_bytes is what the inputs alone hold.",
     "softmax_ms": "Median time of naive's softmax alone at that length.",
     "relative_error": "||o - o*|| / ||o*|| over head 0; o* is computed in float64 from the same bf16 inputs.",
     "ceilings": "Copy: 4 GiB device to device, bytes read plus bytes written. Matmul: 8192 x 8192 x 8192, bf16, "
-    "random normal, a multiply-add counted as two. Medians of do_bench in the same run.",
+    "random normal, a multiply-add counted as two, timed like everything else (a second of it runs into the "
+    "power limit); matmul_burst is the same product in the first 100 ms after a pause.",
 }
 
 
@@ -179,11 +181,11 @@ def count(n):
     return summarise(parse_ncu(text))
 
 
-def time_ms(launch):
+def time_ms(launch, warmup_ms=200, rep_ms=1000):
     """Median, 0.2 and 0.8 quantile of the time of one launch in milliseconds, as fields of a result."""
     from triton.testing import do_bench
 
-    quantiles = do_bench(launch, warmup=200, rep=1000, quantiles=[0.5, 0.2, 0.8])
+    quantiles = do_bench(launch, warmup=warmup_ms, rep=rep_ms, quantiles=[0.5, 0.2, 0.8])
     return dict(zip(["time_ms", "time_ms_p20", "time_ms_p80"], (round(t, 5) for t in quantiles), strict=True))
 
 
@@ -235,12 +237,17 @@ def ceilings():
     target = torch.empty_like(source)
     copy_ms = time_ms(lambda: target.copy_(source))["time_ms"]
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    torch.cuda.synchronize()
+    time.sleep(3)
+    burst_ms = time_ms(lambda: a @ b, warmup_ms=25, rep_ms=100)["time_ms"]
     matmul_ms = time_ms(lambda: a @ b)["time_ms"]
     return {
         "copy_ms": copy_ms,
         "copy_bytes_per_s": round(2 * source.nbytes / copy_ms * 1e3, -7),
         "matmul_ms": matmul_ms,
         "matmul_flops_per_s": round(2 * 8192**3 / matmul_ms * 1e3, -10),
+        "matmul_burst_ms": burst_ms,
+        "matmul_burst_flops_per_s": round(2 * 8192**3 / burst_ms * 1e3, -10),
     }
 
 
@@ -284,8 +291,8 @@ def measure(n, lengths):
     timed = {label: time_ms(launch) for label, launch in steps(n).items()}
     torch.cuda.empty_cache()
     kernels = []
-    for (algorithm, step), time in timed.items():
-        kernels.append({"algorithm": algorithm, "step": step, **table[algorithm, step], **time})
+    for (algorithm, step), times in timed.items():
+        kernels.append({"algorithm": algorithm, "step": step, **table[algorithm, step], **times})
     names = ("hbm_read_bytes", "hbm_written_bytes", "l2_bytes", "time_ms")
     totals = {}
     for algorithm in ("naive", "flash"):

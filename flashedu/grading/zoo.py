@@ -15,12 +15,12 @@ def kill_matrix(names=(), out=print):
         raise SystemExit(f"There is no exercise called {unknown[0]!r}; the exercises are {', '.join(EXERCISES)}.")
     gaps = []
     for name in names or EXERCISES:
-        checks, verdicts = EXERCISES[name].checks, {m: judge(m.function, name) for m in MISTAKES[name]}
-        width = max(len(m.slug) for m in verdicts)
+        checks, verdicts = EXERCISES[name].checks, [(m, judge(m.function, name)) for m in MISTAKES[name]]
+        width = max(len(mistake.slug) for mistake, _ in verdicts)
         out(f"\n{name}")
         out("\n".join(f"  {number:>2} {check}" for number, check in enumerate(checks, 1)))
         out(f"  {'':<{width}} {''.join(f'{number:^4}' for number in range(1, len(checks) + 1))}  named")
-        for mistake, verdict in verdicts.items():
+        for mistake, verdict in verdicts:
             states = dict(verdict.checks)
             cells = "".join(_cell(states[check], check == mistake.caught_by) for check in checks)
             if states.get(mistake.caught_by) != "failed" or verdict.mistake != mistake.slug:

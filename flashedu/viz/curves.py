@@ -1,4 +1,5 @@
 """Time and memory against the sequence length, measured on a GPU or on the reader's own machine."""
+
 from flashedu.viz.figure import COLOURS, Picture, new_figure
 
 ALGORITHMS = {"naive": ("hbm", "v"), "flash": ("output", "^")}  # colour, marker
@@ -16,7 +17,11 @@ def duration(seconds):
     """A time with the unit that suits it: 130 ms."""
     for unit, factor in (("s", 1), ("ms", 1e-3)):
         if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}" if seconds / factor < 100 else f"{seconds / factor:.0f} {unit}"
+            return (
+                f"{seconds / factor:.3g} {unit}"
+                if seconds / factor < 100
+                else f"{seconds / factor:.0f} {unit}"
+            )
     return f"{seconds * 1e6:.3g} µs"
 
 
@@ -32,15 +37,25 @@ def naive_against_flash(result):
     figure, (left, right) = new_figure(1, 2, figsize=(9, 3.8))
     last, failed = {}, None
     for name, (colour, marker) in ALGORITHMS.items():
-        fits = [(row["n"], row[name]["time_ms"], row[name]["peak_bytes"]) for row in rows if "time_ms" in row[name]]
+        fits = [
+            (row["n"], row[name]["time_ms"], row[name]["peak_bytes"])
+            for row in rows
+            if "time_ms" in row[name]
+        ]
         lengths, times, peaks = zip(*fits, strict=True)
         left.plot(lengths, times, marker=marker, color=COLOURS[colour], label=name)
         right.plot(lengths, [p / 1e9 for p in peaks], marker=marker, color=COLOURS[colour], label=name)
         last[name] = dict(zip(lengths, zip(times, peaks, strict=True), strict=True))
         failed = failed or next((row["n"] for row in rows if "time_ms" not in row[name]), None)
     right.axhline(capacity / 1e9, color=COLOURS["text"], lw=1, ls="--")
-    right.annotate(f"all of this GPU's memory, {capacity / 1e9:.0f} GB", (rows[0]["n"], capacity / 1e9), (0, -4),
-                   textcoords="offset points", va="top", fontsize=10)
+    right.annotate(
+        f"all of this GPU's memory, {capacity / 1e9:.0f} GB",
+        (rows[0]["n"], capacity / 1e9),
+        (0, -4),
+        textcoords="offset points",
+        va="top",
+        fontsize=10,
+    )
     for ax, unit, title in ((left, "milliseconds", "time"), (right, "GB", "peak memory")):
         _lengths(ax, [row["n"] for row in rows][::2])
         ax.set(yscale="log", ylabel=unit)
@@ -50,36 +65,73 @@ def naive_against_flash(result):
     (t_naive, m_naive), (t_flash, m_flash) = last["naive"][n], last["flash"][n]
     end = f" At N = {failed:,} naive attention did not fit." if failed else ""
     shape = result["shape"]
-    caption = (f"One attention layer of Llama-3-8B ({shape['heads']} query heads, {shape['kv_heads']} key and value heads, D = {shape['head_dim']}, "
-               f"{shape['dtype']}) on one {result['environment']['device']}: naive is three torch kernels, flash is torch's FlashAttention-2.")
-    alt = (f"Two curves each, both axes logarithmic. At N = {n:,} naive takes {t_naive:.3g} ms and {size(m_naive)}, flash {t_flash:.3g} ms "
-           f"and {size(m_flash)}.{end}")
+    caption = (
+        f"One attention layer of Llama-3-8B ({shape['heads']} query heads, {shape['kv_heads']} key and value "
+        f"heads, D = {shape['head_dim']}, {shape['dtype']}) on one {result['environment']['device']}: naive is "
+        "three torch kernels, flash is torch's FlashAttention-2."
+    )
+    alt = (
+        f"Two curves each, both axes logarithmic. At N = {n:,} naive takes {t_naive:.3g} ms and {size(m_naive)}, "
+        f"flash {t_flash:.3g} ms and {size(m_flash)}.{end}"
+    )
     return Picture(figure, caption, alt)
 
 
 def growth(measured, predicted, limit_bytes):
-    """Picture of measured {n: (seconds, peak_bytes)} and of a prediction {n: (seconds, peak_bytes)} that runs up to the limit."""
+    """Picture of what was measured and of a prediction up to the limit, both {n: (seconds, peak_bytes)}."""
     figure, axes = new_figure(1, 2, figsize=(9, 3.6))
     end, (end_seconds, end_bytes) = max(predicted.items())
-    for index, (ax, title, unit, factor) in enumerate(zip(axes, ("time", "peak memory"), ("seconds", "GB"), (1, 1e9), strict=True)):
-        ax.plot(list(predicted), [p[index] / factor for p in predicted.values()], "--", color=COLOURS["text"], lw=1.3, label="prediction")
-        ax.plot(list(measured), [m[index] / factor for m in measured.values()], "v", color=COLOURS["hbm"], label="measured")
+    for index, (ax, title, unit, factor) in enumerate(
+        zip(axes, ("time", "peak memory"), ("seconds", "GB"), (1, 1e9), strict=True)
+    ):
+        ax.plot(
+            list(predicted),
+            [p[index] / factor for p in predicted.values()],
+            "--",
+            color=COLOURS["text"],
+            lw=1.3,
+            label="prediction",
+        )
+        ax.plot(
+            list(measured),
+            [m[index] / factor for m in measured.values()],
+            "v",
+            color=COLOURS["hbm"],
+            label="measured",
+        )
         _lengths(ax, [2**i for i in range(8, end.bit_length(), 2)])
         ax.set(yscale="log", ylabel=unit)
         ax.set_title(title, fontsize=11)
         ax.legend(loc="lower right")
     axes[1].axhline(limit_bytes / 1e9, color=COLOURS["text"], lw=1)
-    axes[1].annotate(f"memory of the machine, {limit_bytes / 1e9:.0f} GB", (min(measured), limit_bytes / 1e9), (0, -4),
-                     textcoords="offset points", va="top", fontsize=10)
+    axes[1].annotate(
+        f"memory of the machine, {limit_bytes / 1e9:.0f} GB",
+        (min(measured), limit_bytes / 1e9),
+        (0, -4),
+        textcoords="offset points",
+        va="top",
+        fontsize=10,
+    )
     axes[1].plot([end], [end_bytes / 1e9], "x", color=COLOURS["text"], ms=10, mew=2)
-    caption = f"Naive attention, one head, on this machine. The prediction meets the limit at N = {end:,}, after {duration(end_seconds)}."
-    return Picture(figure, caption, f"Both curves rise with the square of N, up to {size(max(m[1] for m in measured.values()))} measured; {caption}")
+    when = f"The prediction meets the limit at N = {end:,}, after {duration(end_seconds)}."
+    caption = f"Naive attention, one head, on this machine. {when}"
+    return Picture(
+        figure,
+        caption,
+        f"Both curves rise with the square of N. The longest run held {size(max(m[1] for m in measured.values()))}. {caption}",
+    )
 
 
 def error_against_bound(ratios, bound_name="what rounding allows"):
     """Picture of error / bound against the block size: {label: {block size: ratio}}, the bound itself at 1."""
     figure, ax = new_figure(figsize=(7.5, 3.8))
-    styles = (("hbm", "v", "-"), ("value", "D", "-"), ("hbm", "v", ":"), ("value", "D", ":"), ("output", "^", "--"))
+    styles = (
+        ("hbm", "v", "-"),
+        ("value", "D", "-"),
+        ("hbm", "v", ":"),
+        ("value", "D", ":"),
+        ("output", "^", "--"),
+    )
     for (label, series), (colour, marker, line) in zip(ratios.items(), styles, strict=False):
         ax.plot(list(series), list(series.values()), line, marker=marker, color=COLOURS[colour], label=label)
     ax.axhline(1, color=COLOURS["text"], lw=1)
@@ -89,6 +141,11 @@ def error_against_bound(ratios, bound_name="what rounding allows"):
     ax.set_xticks(blocks, [str(b) for b in blocks])
     ax.set(yscale="log", xlabel="keys in a block", ylabel="error / bound")
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
-    said = "; ".join(f"{label}: {min(s.values()):.2g} to {max(s.values()):.2g}" for label, s in ratios.items())
-    return Picture(figure, "The largest error of an output element, as a multiple of what rounding alone can cause. Logarithmic.",
-                   f"Error over bound. {said}.")
+    said = "; ".join(
+        f"{label}: {min(s.values()):.2g} to {max(s.values()):.2g}" for label, s in ratios.items()
+    )
+    return Picture(
+        figure,
+        "The largest error of an output element, as a multiple of what rounding alone can cause. Logarithmic.",
+        f"Error over bound. {said}.",
+    )

@@ -1,4 +1,5 @@
 """One attention head: its scores and its probabilities."""
+
 import numpy as np
 
 from flashedu.viz.figure import COLOURS, MARKERS, Picture, new_figure
@@ -13,9 +14,13 @@ def scores_and_probabilities(s, p):
         ax.set(xlabel="key", ylabel="query")
         ax.set_title(title, fontsize=11)
         ax.grid(visible=False)
-    alt = (f"Two images of {s.shape[0]} by {s.shape[1]}. Scores run from {s.min():.1f} to {s.max():.1f} and fill the square; "
-           f"probabilities are near 0 almost everywhere, the largest is {p.max():.2f}.")
-    return Picture(figure, "A real head: every score, and what softmax makes of it. Each row of P sums to 1.", alt)
+    alt = (
+        f"Two images of {s.shape[0]} by {s.shape[1]}. Scores run from {s.min():.1f} to {s.max():.1f}; "
+        f"probabilities are near 0 almost everywhere, the largest is {p.max():.2f}."
+    )
+    return Picture(
+        figure, "A real head: every score, and what softmax makes of it. Each row of P sums to 1.", alt
+    )
 
 
 def row_maxima(s):
@@ -28,5 +33,9 @@ def row_maxima(s):
     ax.set(xlabel="query", ylabel="score")
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     m = s.max(axis=1)
-    return Picture(figure, "What softmax subtracts in each row of S.",
-                   f"Row maxima run from {m.min():.1f} to {m.max():.1f}, with a median of {np.median(m):.1f}; row means lie near {s.mean():.1f}.")
+    return Picture(
+        figure,
+        "What softmax subtracts in each row of S.",
+        f"Row maxima run from {m.min():.1f} to {m.max():.1f}, with a median of {np.median(m):.1f}; "
+        f"row means lie near {s.mean():.1f}.",
+    )

@@ -23,7 +23,7 @@ def running_row(scores, block_size, history):
         middle.text(x, a + 0.06, f"{a:.2f}", ha="center", fontsize=10)
     middle.set(ylim=(0, 1.35), ylabel="factor\nexp(m_old − m)")
     bottom.bar(centres, kept, widths, color=COLOURS["output"], label="kept: old sum × factor")
-    bottom.bar(centres, added, widths, bottom=kept, color="white", edgecolor=COLOURS["output"], hatch="///",
+    bottom.bar(centres, added, widths, bottom=kept, color="white", edgecolor=COLOURS["output"], linewidth=2,
                label="added by this block")
     bottom.set(ylabel="running sum l", xlabel="key, in the order of arrival", ylim=(0, 1.45 * (kept + added).max()))
     bottom.legend(loc="upper center", ncols=2)
@@ -31,13 +31,13 @@ def running_row(scores, block_size, history):
         axes.grid(axis="x", visible=False)
         for edge in edges[1:-1]:
             axes.axvline(edge, color=COLOURS["masked"], linewidth=0.6, linestyle=":")
-    rises = [str(b + 1) for b in np.flatnonzero(alpha < 1) if b > 0]
+    rises = ", ".join(str(b + 1) for b in np.flatnonzero(alpha < 1) if b > 0) or "none"
     return Picture(
         figure,
         f"One row of {len(scores)} scores in blocks of {block_size}. Where the maximum rises, the old sum is multiplied by a "
         "factor below 1; where it does not, the factor is 1 and the sum only grows.",
-        f"Scores, running maximum, correction factor and running sum over {len(m)} blocks. The maximum rises in block "
-        f"{', '.join(rises) or 'none'} after the first; the last sum is {kept[-1] + added[-1]:.2f}.",
+        f"Scores, running maximum, correction factor and running sum over {len(m)} blocks. After the first, the maximum rises "
+        f"in these blocks: {rises}. The last sum is {kept[-1] + added[-1]:.2f}.",
     )
 
 

@@ -2,7 +2,7 @@
 
 
 def table(columns, rows):
-    """A Markdown table for a notebook: the first column to the left, the others to the right; `rows` hold strings or numbers."""
+    """A Markdown table for a notebook: the first column is aligned left, the others right."""
     from IPython.display import Markdown
 
     lines = [columns, [":--"] + ["--:"] * (len(columns) - 1), *rows]

@@ -4,10 +4,17 @@ import numpy as np
 from flashedu.viz.figure import COLOURS, MARKERS, Picture, new_figure
 
 SKIPPED, DIAGONAL, FULL = range(3)
-KINDS = {
-    FULL: ("full", COLOURS["sram"], ""),
-    DIAGONAL: ("diagonal: needs a mask", COLOURS["key"], "///"),
-    SKIPPED: ("skipped", "white", "xx"),
+KINDS = {  # label and colour; a diagonal tile also carries a stroke, a skipped one no number
+    FULL: ("full", COLOURS["sram"]),
+    DIAGONAL: ("diagonal: needs a mask", COLOURS["key"]),
+    SKIPPED: ("skipped", "white"),
+}
+BANDS = {  # what a band of SRAM is called and coloured, from the bottom up
+    "q": ("q", COLOURS["query"]),
+    "kept": ("o, m, l", COLOURS["output"]),
+    "k": ("k", COLOURS["key"]),
+    "v": ("v", COLOURS["value"]),
+    "scores": ("S", COLOURS["masked"]),
 }
 
 
@@ -26,67 +33,79 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
     from matplotlib.patches import Patch, Rectangle
 
     kinds = tile_kinds(n_q, n_k, block_q, block_k, causal)
-    figure, axes = new_figure(figsize=(6.6, 4.2))
+    figure, axes = new_figure(figsize=(5.2, 3.9))
     number = 0
     for (row, column), kind in np.ndenumerate(kinds):
         i, j = row * block_q, column * block_k
-        height, width = min(block_q, n_q - i), min(block_k, n_k - j)
-        _, colour, hatch = KINDS[kind]
-        axes.add_patch(Rectangle((j, i), width, height, facecolor=colour, edgecolor=COLOURS["masked"], hatch=hatch, linewidth=0.8,
-                                 alpha=0.35 if kind == SKIPPED else 0.8))
+        i_stop, j_stop = min(i + block_q, n_q), min(j + block_k, n_k)
+        axes.add_patch(Rectangle((j, i), j_stop - j, i_stop - i, facecolor=KINDS[kind][1], edgecolor="white" if kind else COLOURS["masked"], linewidth=1))
+        if kind == DIAGONAL:
+            axes.plot((j, j_stop), (i, i_stop), color="white", linewidth=1)
         if kind != SKIPPED:
             number += 1
-            if kinds.size <= 144:
-                axes.text(j + width / 2, i + height / 2, number, ha="center", va="center", fontsize=10,
-                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85})
+            if kinds.size <= 36:
+                axes.text(j + block_k * 0.3, i_stop - block_q * 0.3, number, ha="center", va="center", fontsize=10, color="white", fontweight="bold")
     axes.set(xlim=(0, n_k), ylim=(n_q, 0), aspect="equal", xlabel="key", ylabel="query",
-             xticks=range(0, n_k + 1, max(block_k, n_k // 4)), yticks=range(0, n_q + 1, max(block_q, n_q // 4)))
+             xticks=range(0, n_k + 1, block_k * -(-n_k // (4 * block_k))), yticks=range(0, n_q + 1, block_q * -(-n_q // (4 * block_q))))
     axes.grid(visible=False)
-    shown = [kind for kind in KINDS if (kinds == kind).any()]
-    counts = {kind: int((kinds == kind).sum()) for kind in shown}
-    axes.legend(handles=[Patch(facecolor=KINDS[k][1], edgecolor=COLOURS["masked"], hatch=KINDS[k][2], label=f"{counts[k]} {KINDS[k][0]}")
-                         for k in shown], loc="center left", bbox_to_anchor=(1.02, 0.5))
-    words = ", ".join(f"{counts[k]} {KINDS[k][0].split(':')[0]}" for k in shown)
+    counts = {kind: int((kinds == kind).sum()) for kind in KINDS if (kinds == kind).any()}
+    figure.legend(handles=[Patch(facecolor=KINDS[kind][1], edgecolor=COLOURS["masked"], label=f"{count} {KINDS[kind][0]}") for kind, count in counts.items()],
+                  loc="outside lower center", ncols=3, fontsize=10)
+    words = ", ".join(f"{count} {KINDS[kind][0].split(':')[0]}" for kind, count in counts.items())
+    order = " The numbers are the order of visits." if kinds.size <= 36 else ""
     return Picture(
         figure,
-        f"Scores of {n_q} queries and {n_k} keys in tiles of {block_q} x {block_k}{', causal' if causal else ''}: {words}. The numbers are the order of visits.",
+        f"Scores of {n_q} queries and {n_k} keys in tiles of {block_q} x {block_k}{', causal' if causal else ''}: {words}.{order}",
         f"A square of {kinds.shape[0]} x {kinds.shape[1]} tiles, visited row by row: {words}.",
     )
 
 
 def occupancy(events):
-    """SRAM bytes held after each event, by name: a dict name -> array; what was allocated is called "tile"."""
-    names = list(dict.fromkeys(event.name for event in events if event.kind != "store"))
-    change = {name: np.zeros(len(events), dtype=int) for name in names}
+    """SRAM bytes held after each event, as a dict band -> array, from the events of a `Machine`.
+
+    A loaded tile's band is its array's name. A tile of one's own is "kept" when something was stored while it was
+    resident (the output and the row statistics), and "scores" otherwise.
+    """
+    change = {band: np.zeros(len(events), dtype=int) for band in BANDS}
+    resident, stores = {}, 0  # (name, start, stop, bytes) -> [(time of arrival, stores so far)]
     for t, event in enumerate(events):
-        if event.kind != "store":
-            change[event.name][t] = -event.size_bytes if event.kind == "free" else event.size_bytes
-    return {name: np.cumsum(change[name]) for name in names}
+        key = (event.name, event.start, event.stop, event.size_bytes)
+        if event.kind == "store":
+            stores += 1
+        elif event.kind == "free":
+            arrived, stores_then = resident[key].pop()
+            band = event.name if event.name in "qkv" else "kept" if stores > stores_then else "scores"
+            change[band][arrived] += event.size_bytes
+            change[band][t] -= event.size_bytes
+        else:
+            resident.setdefault(key, []).append((t, stores))
+    for (name, *_, size_bytes), arrivals in resident.items():  # never freed
+        for arrived, _ in arrivals:
+            change[name if name in "qkv" else "kept"][arrived] += size_bytes
+    return {band: np.cumsum(steps) for band, steps in change.items() if steps.any()}
 
 
 def residency(machine):
     """What SRAM holds over a run on a `Machine`: stacked by array, event after event, under its capacity."""
-    colours = {"q": COLOURS["query"], "k": COLOURS["key"], "v": COLOURS["value"], "tile": COLOURS["output"]}
-    hatches = {"q": "", "k": "///", "v": "\\\\\\", "tile": ".."}
-    labels = {"tile": "own tiles: S, output, m, l"}
     held = occupancy(machine.events)
-    figure, axes = new_figure(figsize=(8, 3.4))
+    figure, axes = new_figure(figsize=(7.8, 3.5))
     edges, floor = np.arange(len(machine.events) + 1), np.zeros(len(machine.events))
-    for name in sorted(held, key=lambda name: "q tile k v".split().index(name)):
-        level = floor + held[name]
-        axes.stairs(level, edges, baseline=floor, fill=True, facecolor=colours[name], edgecolor="white", linewidth=0,
-                    hatch=hatches[name], label=labels.get(name, f"{name} tile"))
-        floor = level
+    for band, levels in held.items():
+        label, colour = BANDS[band]
+        axes.stairs(floor + levels, edges, baseline=floor, fill=True, color=colour, linewidth=0)
+        at = int(np.flatnonzero(levels == levels.max())[0])  # labelled where it is first at its largest
+        axes.text(at + (7 if band == "kept" else 2), (floor + levels / 2)[at], label, color="white", fontsize=10, fontweight="bold", ha="left", va="center")
+        floor = floor + levels
     axes.axhline(machine.sram_bytes, color=COLOURS["text"], linestyle="--", linewidth=1.4)
-    axes.text(0, machine.sram_bytes, "capacity", va="bottom", fontsize=10)
+    axes.text(len(machine.events), machine.sram_bytes, f"capacity {machine.sram_bytes:,}", va="bottom", ha="right", fontsize=10)
     stores = [t for t, event in enumerate(machine.events) if event.kind == "store"]
-    axes.plot([t + 0.5 for t in stores], floor[stores] + 0.04 * machine.sram_bytes, MARKERS["hbm"], color=COLOURS["hbm"], markersize=7, label="store to HBM")
+    axes.plot([t + 0.5 for t in stores], floor[stores] + 0.04 * machine.sram_bytes, MARKERS["hbm"], color=COLOURS["hbm"], markersize=8, label="store to HBM")
     axes.set(xlabel="event (load, alloc, store, free)", ylabel="SRAM held (bytes)", xlim=(0, len(machine.events)), ylim=(0, 1.12 * machine.sram_bytes))
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=10)
+    axes.legend(loc="upper left")
     return Picture(
         figure,
         f"SRAM during one run: {len(machine.events)} events, at most {machine.sram_peak:,} of {machine.sram_bytes:,} bytes held, "
-        f"{len(stores)} stores. What a query tile owns stays while key and value tiles come and go.",
+        f"{len(stores)} stores. From the bottom: the tile of q, the output with the row statistics, then k, v and the scores, which come and go.",
         f"Stacked SRAM contents over {len(machine.events)} events; peak {machine.sram_peak} bytes, {len(stores)} stores to HBM.",
     )
 

@@ -1,13 +1,18 @@
 """Where the bytes, the operations and the time of naive attention go."""
+
 from flashedu.viz.curves import size
 from flashedu.viz.figure import COLOURS, Picture, new_figure
 
-STEPS = {"qk": ("S = Q Kᵀ", "key", ""), "softmax": ("P = softmax(S)", "hbm", "///"), "pv": ("O = P V", "value", "...")}
+STEPS = {
+    "qk": ("S = Q Kᵀ", "key", ""),
+    "softmax": ("P = softmax(S)", "hbm", "///"),
+    "pv": ("O = P V", "value", "..."),
+}
 ARRAYS = {"q": "query", "k": "key", "v": "value", "o": "output", "s": "hbm", "p": "hbm"}
 
 
 def shares(amounts, caption):
-    """Picture of one bar for each entry of `amounts`: {what: {"qk": .., "softmax": .., "pv": ..}}, each bar adding up to 100 %."""
+    """Picture of one bar of 100 % for each entry of `amounts`: {what: {"qk": .., "softmax": .., "pv": ..}}."""
     figure, ax = new_figure(figsize=(8, 2.6))
     said = []
     for row, (what, parts) in enumerate(amounts.items()):
@@ -16,8 +21,16 @@ def shares(amounts, caption):
             share = 100 * parts[step] / total
             ax.barh(row, share, left=left, color=COLOURS[colour], hatch=hatch, edgecolor="white", height=0.7)
             if share > 6:
-                ax.text(left + share / 2, row, f"{share:.0f} %", ha="center", va="center", color="white", fontweight="bold",
-                        bbox={"facecolor": COLOURS[colour], "edgecolor": "none", "pad": 1.5})
+                ax.text(
+                    left + share / 2,
+                    row,
+                    f"{share:.0f} %",
+                    ha="center",
+                    va="center",
+                    color="white",
+                    fontweight="bold",
+                    bbox={"facecolor": COLOURS[colour], "edgecolor": "none", "pad": 1.5},
+                )
             left += share
         said.append(f"{what}: " + ", ".join(f"{STEPS[s][0]} {100 * parts[s] / total:.0f} %" for s in STEPS))
     for label, colour, hatch in STEPS.values():
@@ -36,7 +49,15 @@ def moved(arrays, caption):
     biggest = max(r + w for r, w in arrays.values())
     for row, (name, (read, written)) in enumerate(arrays.items()):
         ax.barh(row, read / biggest, color=COLOURS[ARRAYS[name]], height=0.7, edgecolor="white")
-        ax.barh(row, written / biggest, left=read / biggest, color=COLOURS[ARRAYS[name]], hatch="///", height=0.7, edgecolor="white")
+        ax.barh(
+            row,
+            written / biggest,
+            left=read / biggest,
+            color=COLOURS[ARRAYS[name]],
+            hatch="///",
+            height=0.7,
+            edgecolor="white",
+        )
         ax.text((read + written) / biggest + 0.01, row, size(read + written), va="center")
     ax.bar(0, 0, color=COLOURS["masked"], edgecolor="white", label="read")
     ax.bar(0, 0, color=COLOURS["masked"], hatch="///", edgecolor="white", label="written")
@@ -45,5 +66,7 @@ def moved(arrays, caption):
     ax.set(xlim=(0, 1.15), xticks=[], xlabel="bytes between HBM and SRAM, to scale")
     ax.grid(visible=False)
     ax.legend(loc="upper right")
-    said = ", ".join(f"{name.upper()} {size(r)} read and {size(w)} written" for name, (r, w) in arrays.items())
+    said = ", ".join(
+        f"{name.upper()} {size(r)} read and {size(w)} written" for name, (r, w) in arrays.items()
+    )
     return Picture(figure, caption, said + ".")

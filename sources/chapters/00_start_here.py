@@ -1,10 +1,13 @@
 # %% [markdown]
 # # Start here
 #
-# Attention compares every token with every other. For $N$ tokens that is $N \times N$ scores, and the textbook computes them all, stores them, and goes on from there. With 4096 tokens it is 16 million scores for each head.
+# Attention compares every token with every other. For $N$ tokens that is $N \times N$ scores, and the textbook
+# computes them all, stores them, and goes on from there. With 4096 tokens it is 16 million scores for each head.
 #
-# The next cell runs two functions on the same input. The first is the textbook's. The second is one that you will have written by the end of chapter 3; it never holds more than a small block of scores. It does more bookkeeping, more steps, and it is written in the same
-# slow language. **Before you run it: how much memory will it save, how much slower will it be, and how different will its answer be?**
+# The next cell runs two functions on the same input. The first is the textbook's. The second is one that you will
+# have written by the end of chapter 3; it never holds more than a small block of scores. It does more bookkeeping,
+# more steps, and it is written in the same slow language. **Before you run it: how much memory will it save, how much
+# slower will it be, and how different will its answer be?**
 
 # %%
 import ipywidgets as widgets
@@ -29,18 +32,22 @@ print(f"tiled:    {size(tiled.peak_bytes):>8}  {duration(tiled.seconds):>7}")
 print(f"largest difference between the answers: {difference:.1e}")
 
 # %% [markdown]
-# Over a hundred times less memory, and the same answer up to the last digits that float32 has. And on most machines it even takes less time, although it does more. (Times depend on the machine and on what else
-# it is doing. The memory and the answer do not.)
+# Over a hundred times less memory, and the same answer up to the last digits that float32 has. And on most machines
+# it even takes less time, although it does more. (Times depend on the machine and on what else it is doing. The
+# memory and the answer do not.)
 #
-# The method is called FlashAttention. It is not an approximation: nothing is dropped, sampled or compressed. Two questions follow, and the course is about them. How can a softmax be computed without ever seeing a whole row of scores? And why can doing *more* take
-# *less* time?
+# The method is called FlashAttention. It is not an approximation: nothing is dropped, sampled or compressed. Two
+# questions follow, and the course is about them. How can a softmax be computed without ever seeing a whole row of
+# scores? And why can doing *more* take *less* time?
 #
 # ## What you will have built
 #
-# The course leads from the textbook's formula, in NumPy, to a GPU kernel of your own, timed beside the fastest that NVIDIA ships (cuDNN's). You are reading its first part, chapters 0 to 3. It ends with the whole algorithm working in NumPy, its memory traffic counted to the byte, and needs no GPU.
-# The kernels come in the chapters after it.
+# The course leads from the textbook's formula, in NumPy, to a GPU kernel of your own, timed beside the fastest that
+# NVIDIA ships (cuDNN's). You are reading its first part, chapters 0 to 3. It ends with the whole algorithm working in
+# NumPy, its memory traffic counted to the byte, and needs no GPU. The kernels come in the chapters after it.
 #
-# Where this leads is already measured. The picture shows one attention layer of Llama-3-8B on an H200, a GPU with its own arithmetic units for matrices and a memory of nearly 5 TB/s. Both methods compute the same function.
+# Where this leads is already measured. The picture shows one attention layer of Llama-3-8B on an H200, a GPU with its
+# own arithmetic units for matrices and a memory of nearly 5 TB/s. Both methods compute the same function.
 
 # %%
 naive_against_flash(load("h200_attention_traffic"))
@@ -50,15 +57,19 @@ naive_against_flash(load("h200_attention_traffic"))
 #
 # ## How to use a notebook
 #
-# A notebook is a list of cells. Click into one and press Shift+Enter: it runs, and you move to the next. Run them in order, from the top. You can change any cell and run it again, and you should: the numbers in the course are there to be played with. If things get confused, *Kernel, Restart Kernel and Run All Cells*
-# in the menu starts afresh.
+# A notebook is a list of cells. Click into one and press Shift+Enter: it runs, and you move to the next. Run them in
+# order, from the top. You can change any cell and run it again, and you should: the numbers in the course are there
+# to be played with. If things get confused, *Kernel, Restart Kernel and Run All Cells* in the menu starts afresh.
 #
-# Chapters are for reading and experiments. They ask you to predict before you run a cell. Do write the guess down, at least in your head; an explanation sticks when it corrects a guess. Each chapter has an exercise notebook of the same number in `exercises/`, where you write the functions that the chapter was about, and
-# one in `solutions/` with the answers.
+# Chapters are for reading and experiments. They ask you to predict before you run a cell. Do write the guess down, at
+# least in your head; an explanation sticks when it corrects a guess. Each chapter has an exercise notebook of the
+# same number in `exercises/`, where you write the functions that the chapter was about, and one in `solutions/` with
+# the answers.
 #
 # ### Is everything there?
 #
-# `doctor` looks at what is installed and says what works on this machine, what does not, and what to do about it. The chapters up to 3 need no GPU.
+# `doctor` looks at what is installed and says what works on this machine, what does not, and what to do about it. The
+# chapters up to 3 need no GPU.
 
 # %%
 doctor()
@@ -66,7 +77,9 @@ doctor()
 # %% [markdown]
 # ## How a check answers
 #
-# In an exercise notebook you write a function and hand it to `check`. There are three kinds of answer, and you should have met all three before they are about you. The exercise here is the first of chapter 1, a softmax over the last axis of an array. First an answer that is right:
+# In an exercise notebook you write a function and hand it to `check`. There are three kinds of answer, and you should
+# have met all three before they are about you. The exercise here is the first of chapter 1, a softmax over the last
+# axis of an array. First an answer that is right:
 
 # %%
 check(stable_softmax)
@@ -85,8 +98,10 @@ my_softmax(np.array([1.0, 2.0, 3.0]))
 check(my_softmax, exercise="stable_softmax")
 
 # %% [markdown]
-# The check tries inputs that are chosen to bite, finds one on which the function fails, makes it as small as it can, and shows what came out and what is right. It also runs a collection of known mistakes on the same inputs. If your function behaves like one of them, the check names it. (Here the function has another name than the exercise,
-# so we said which exercise is meant. In the exercise notebooks you need not.)
+# The check tries inputs that are chosen to bite, finds one on which the function fails, makes it as small as it can,
+# and shows what came out and what is right. It also runs a collection of known mistakes on the same inputs. If your
+# function behaves like one of them, the check names it. (Here the function has another name than the exercise, so we
+# said which exercise is meant. In the exercise notebooks you need not.)
 #
 # And last, a function that nobody has written yet. That is not called wrong:
 
@@ -97,8 +112,10 @@ def unwritten_softmax(x):
 check(unwritten_softmax, exercise="stable_softmax")
 
 # %% [markdown]
-# How does a check decide that an answer is right, when a different order of additions gives slightly different digits? Not by a tolerance that somebody picked. For every input it computes how large an error rounding can cause there, element by element, and your answer must stay within that. So a right answer passes however you
-# organised the work, and a wrong one does not slip through because its error happens to be small.
+# How does a check decide that an answer is right, when a different order of additions gives slightly different
+# digits? Not by a tolerance that somebody picked. For every input it computes how large an error rounding can cause
+# there, element by element, and your answer must stay within that. So a right answer passes however you organised the
+# work, and a wrong one does not slip through because its error happens to be small.
 #
 # ## Notation, once
 #
@@ -126,7 +143,9 @@ check(unwritten_softmax, exercise="stable_softmax")
 #
 # ## A slider
 #
-# Some cells have a slider. Run the cell below and move it with the mouse or the arrow keys. (In a notebook that you have not run, you see a still picture instead.) It shows a square of 1024 by 1024 scores cut into blocks. **At which block size does one block no longer fit into the SRAM of an H100?**
+# Some cells have a slider. Run the cell below and move it with the mouse or the arrow keys. (In a notebook that you
+# have not run, you see a still picture instead.) It shows a square of 1024 by 1024 scores cut into blocks. **At which
+# block size does one block no longer fit into the SRAM of an H100?**
 
 # %%
 slider = widgets.IntSlider(128, min=32, max=512, step=16, description="block")
@@ -141,22 +160,31 @@ demo, still = widgets.VBox([slider, drawing]), block_grid(1024, 128)
 display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 
 # %% [markdown]
-# The blocks of the slider are what this course works with. A block of scores is small enough to live beside the arithmetic, so it never has to travel. What stands in the way is that softmax wants the whole row.
+# The blocks of the slider are what this course works with. A block of scores is small enough to live beside the
+# arithmetic, so it never has to travel. What stands in the way is that softmax wants the whole row.
 #
 # ## The map
 #
 # | chapter | the question | you write |
 # |:--|:--|:--|
-# | [1. The matrix that should not exist](01_the_matrix_that_should_not_exist.ipynb) | where does the time of attention go? | `stable_softmax`, `naive_attention`, `naive_traffic` |
-# | [2. Softmax without seeing the row](02_softmax_without_seeing_the_row.ipynb) | how can a softmax be repaired when a larger score turns up? | `update_normalizer`, `merge_states`, `online_attention` |
-# | [3. Now tile it](03_now_tile_it.ipynb) | what lives where, and how many bytes move? | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
+# | [1. The matrix that should not exist][1] | where does the time go? | `stable_softmax`, `naive_attention`, `naive_traffic` |
+# | [2. Softmax without seeing the row][2] | can a softmax be repaired? | `update_normalizer`, `merge_states`, `online_attention` |
+# | [3. Now tile it][3] | what lives where, and how many bytes move? | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
 #
-# Each takes 30 to 60 minutes to read, and about as long again for its exercises. In the plan after them: a kernel for a GPU in Triton, the backward pass, what the three FlashAttention papers each changed, where the method does not help, and how the same idea splits one attention over many processors.
+# [1]: 01_the_matrix_that_should_not_exist.ipynb
+# [2]: 02_softmax_without_seeing_the_row.ipynb
+# [3]: 03_now_tile_it.ipynb
+#
+# Each takes 30 to 60 minutes to read, and about as long again for its exercises. In the plan after them: a kernel for
+# a GPU in Triton, the backward pass, what the three FlashAttention papers each changed, where the method does not
+# help, and how the same idea splits one attention over many processors.
 #
 # ## What you can now explain
 #
-# What the textbook's attention stores that it need not, what a check tells you, and what the symbols mean. There is no exercise for this chapter. Go on to [chapter 1](01_the_matrix_that_should_not_exist.ipynb).
+# What the textbook's attention stores that it need not, what a check tells you, and what the symbols mean. There is
+# no exercise for this chapter. Go on to [chapter 1][1].
 #
 # ## Where to read more
 #
-# The method is from Dao, Fu, Ermon, Rudra and Ré, *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, 2022; section 1 says in two pages what the course says in chapters 1 to 3.
+# The method is from Dao, Fu, Ermon, Rudra and Ré, *FlashAttention: Fast and Memory-Efficient Exact Attention with
+# IO-Awareness*, 2022; section 1 says in two pages what the course says in chapters 1 to 3.

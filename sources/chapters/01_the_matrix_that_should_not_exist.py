@@ -1,12 +1,14 @@
 # %% [markdown]
 # # 1. The matrix that should not exist
 #
-# Attention has three steps. Multiply queries with keys, which gives a score for each pair. Turn each row of scores into probabilities with a
-# softmax. Use the probabilities to average the values. Written as one line for each step, it is three calls, and on a GPU each call runs one
-# *kernel*: a program that reads its inputs from the GPU's memory, computes, and writes its result back.
+# Attention has three steps. Multiply queries with keys, which gives a score for each pair. Turn each row of scores
+# into probabilities with a softmax. Use the probabilities to average the values. Written as one line for each step,
+# it is three calls, and on a GPU each call runs one *kernel*: a program that reads its inputs from the GPU's memory,
+# computes, and writes its result back.
 #
-# The two products do hundreds of operations for every score. The softmax does about five: find the maximum, subtract it, exponentiate, add up,
-# divide. We timed the three kernels on an H200, for one layer of Llama-3-8B and 8192 tokens.
+# The two products do hundreds of operations for every score. The softmax does about five: find the maximum, subtract
+# it, exponentiate, add up, divide. We timed the three kernels on an H200, for one layer of Llama-3-8B and 8192
+# tokens.
 #
 # **Before you run the next cells, write down a guess: what share of the time does the softmax take?**
 
@@ -36,18 +38,21 @@ time_ms = {step: row["time_ms"] for step, row in kernels.items()}
 shares({"operations": operations, "time": time_ms}, "Three kernels, measured on an H200.")
 
 # %% [markdown]
-# One per cent of the operations takes most of the time. Whatever the softmax kernel is busy with, it is not arithmetic. By the end of this
-# chapter you can say what it is busy with, compute it for any model in two lines, and show why the obvious cure does not work.
+# One per cent of the operations takes most of the time. Whatever the softmax kernel is busy with, it is not
+# arithmetic. By the end of this chapter you can say what it is busy with, compute it for any model in two lines, and
+# show why the obvious cure does not work.
 
 # %% [markdown]
 # ## Softmax, and how it breaks
 #
-# Softmax takes a row of scores and returns positive weights that add up to 1. It raises $e$ to each score, then divides by the row's sum:
+# Softmax takes a row of scores and returns positive weights that add up to 1. It raises $e$ to each score, then
+# divides by the row's sum:
 #
 # $$p_j = \frac{e^{x_j}}{\sum_i e^{x_i}}$$
 #
-# Here it is as the formula says. Six rows follow. They differ by a constant only, and the formula does not care about constants: adding $c$
-# to every score multiplies the numerator and the denominator by the same $e^c$. **Which answers do you expect?**
+# Here it is as the formula says. Six rows follow. They differ by a constant only, and the formula does not care about
+# constants: adding $c$ to every score multiplies the numerator and the denominator by the same $e^c$. **Which answers
+# do you expect?**
 
 # %%
 def textbook_softmax(x):
@@ -58,12 +63,13 @@ row = np.array([1, 2, 3], dtype=np.float32)
 with np.errstate(all="ignore"):
     for c in (0, 40, 80, 100, -100, -120):
         scores = row + np.float32(c)
-        print(f"{str(scores):21} -> {textbook_softmax(scores)}")
+        print(f"{scores!s:21} -> {textbook_softmax(scores)}")
 
 # %% [markdown]
-# Six rows that should agree, and half of them do not. Around 100, $e^{x}$ leaves the range of the number format and becomes infinity, and infinity
-# divided by infinity is NaN. Around $-100$ the exponentials are so small that they lose their digits: the fifth row's weights are wrong, without a
-# warning. A little lower they are all 0, and 0 divided by 0 is NaN again. How far up can a score go?
+# Six rows that should agree, and half of them do not. Around 100, $e^{x}$ leaves the range of the number format and
+# becomes infinity, and infinity divided by infinity is NaN. Around $-100$ the exponentials are so small that they
+# lose their digits: the fifth row's weights are wrong, without a warning. A little lower they are all 0, and 0
+# divided by 0 is NaN again. How far up can a score go?
 
 # %%
 for dtype in (np.float16, np.float32, np.float64):
@@ -71,11 +77,11 @@ for dtype in (np.float16, np.float32, np.float64):
     print(f"{largest.dtype}: up to {largest:.3g}, exp overflows above {np.log(float(largest)):.2f}")
 
 # %% [markdown]
-# bfloat16, the usual format of a large model, has the exponent range of float32. For float16 the limit is low enough that ordinary scores reach
-# it. We look at real scores below.
+# bfloat16, the usual format of a large model, has the exponent range of float32. For float16 the limit is low enough
+# that ordinary scores reach it. We look at real scores below.
 #
-# The formula's indifference to constants is also the cure. We may subtract any $c$ we like from the row before we exponentiate. Which one? Let the
-# row hold large scores, and try.
+# The formula's indifference to constants is also the cure. We may subtract any $c$ we like from the row before we
+# exponentiate. Which one? Let the row hold large scores, and try.
 
 # %%
 large = np.array([101, 102, 103], dtype=np.float32)
@@ -84,18 +90,22 @@ with np.errstate(all="ignore"):
         print(f"subtract {c:3}: {textbook_softmax(large - np.float32(c))}")
 
 # %% [markdown]
-# The maximum, 103, is safe for a reason that one can prove. After subtracting it, the largest exponent is exactly 0. So every term lies between 0 and
-# 1, and one of them *is* 1. The sum lies between 1 and $N$. Nothing can overflow and nothing can divide by zero, whatever the scores were.
+# The maximum, 103, is safe for a reason that one can prove. After subtracting it, the largest exponent is exactly 0.
+# So every term lies between 0 and 1, and one of them *is* 1. The sum lies between 1 and $N$. Nothing can overflow and
+# nothing can divide by zero, whatever the scores were.
 #
-# But look at the other lines: nothing is special about the maximum. Every constant in a wide band gives the same weights. What matters is that the whole row
-# uses *one* constant, and that it is not far from the maximum. Keep that in mind. It is what chapter 2 is built on.
+# But look at the other lines: nothing is special about the maximum. Every constant in a wide band gives the same
+# weights. What matters is that the whole row uses *one* constant, and that it is not far from the maximum. Keep that
+# in mind. It is what chapter 2 is built on.
 #
 # ### What $-\infty$ means
 #
-# Often a query must not see a key: the key comes later in the text, or it is padding. One gives that pair the score $-\infty$. Then $e^{-\infty} = 0$, the key gets no weight and
-# adds nothing to the sum, as if it were not there. That is more honest than a large negative number, as the last row shows:
-# when *all* keys are hidden, minus a million everywhere is a row of equal scores, and softmax hands out equal weights to keys that nobody may see.
-# With $-\infty$ such a row has maximum $-\infty$, and $-\infty - (-\infty)$ is NaN unless somebody thought of it. The course's convention: a row that sees no key has weights 0.
+# Often a query must not see a key: the key comes later in the text, or it is padding. One gives that pair the score
+# $-\infty$. Then $e^{-\infty} = 0$, the key gets no weight and adds nothing to the sum, as if it were not there. That
+# is more honest than a large negative number, as the last row shows: when *all* keys are hidden, minus a million
+# everywhere is a row of equal scores, and softmax hands out equal weights to keys that nobody may see. With $-\infty$
+# such a row has maximum $-\infty$, and $-\infty - (-\infty)$ is NaN unless somebody thought of it. The course's
+# convention: a row that sees no key has weights 0.
 
 # %%
 inf = np.float32(np.inf)
@@ -110,13 +120,14 @@ table(["scores", "minus the maximum, then the formula", "`stable_softmax`"], row
 #
 # ## A real head
 #
-# Now the other two steps. For one head, let $Q$ hold a query in each row, $K$ a key, $V$ a value; each has $D$ columns. Each score is the dot product of a query and a
-# key, divided by $\sqrt D$ so that scores do not grow with the head dimension:
+# Now the other two steps. For one head, let $Q$ hold a query in each row, $K$ a key, $V$ a value; each has $D$
+# columns. Each score is the dot product of a query and a key, divided by $\sqrt D$ so that scores do not grow with
+# the head dimension:
 #
 # $$S = \frac{Q K^\top}{\sqrt D}, \qquad P = \operatorname{softmax}(S)\ \text{row by row}, \qquad O = P V$$
 #
-# Random numbers make poor examples of attention. The course therefore carries the queries, keys and values of one layer of a small public model, MiniLM, computed on a real
-# paragraph.
+# Random numbers make poor examples of attention. The course therefore carries the queries, keys and values of one
+# layer of a small public model, MiniLM, computed on a real paragraph.
 
 # %%
 layer = load_minilm()
@@ -133,19 +144,23 @@ row_maxima(s)
 #
 # ## Three kernels, and what travels between them
 #
-# A GPU has two levels of memory that a kernel's author cares about. **HBM** is the large one: tens of gigabytes beside the chip, which hold the model and all arrays. **SRAM** is the small
-# one: about 200 KB in each of the chip's hundred-odd multiprocessors, and many times faster. Arithmetic happens on data that has been brought close. When a kernel
-# ends, whatever it kept in SRAM is gone. Only HBM survives.
+# A GPU has two levels of memory that a kernel's author cares about. **HBM** is the large one: tens of gigabytes
+# beside the chip, which hold the model and all arrays. **SRAM** is the small one: about 200 KB in each of the chip's
+# hundred-odd multiprocessors, and many times faster. Arithmetic happens on data that has been brought close. When a
+# kernel ends, whatever it kept in SRAM is gone. Only HBM survives.
 #
-# So when the three steps are three kernels, $S$ must be *written* to HBM by the first and *read* back by the second, and $P$ must be written by the second and read by the third. To
-# see this, the course has a machine with these two levels. It computes with NumPy, refuses to hold more in SRAM than fits, and counts every byte that crosses.
-# Here is naive attention on it. Each kernel is the best of its kind: it reads its inputs once and writes its output once.
+# So when the three steps are three kernels, $S$ must be *written* to HBM by the first and *read* back by the second,
+# and $P$ must be written by the second and read by the third. To see this, the course has a machine with these two
+# levels. It computes with NumPy, refuses to hold more in SRAM than fits, and counts every byte that crosses. Here is
+# naive attention on it. Each kernel is the best of its kind: it reads its inputs once and writes its output once.
 
 # %%
 # include: flashedu.reference.attention:naive_on_machine
 
 # %% [markdown]
-# We run the real head through it, counting 2 bytes for each element, as in bfloat16. **Predict, for $N$ tokens and $D$ columns, how many elements cross.** Four arrays of $N \times D$ cross once each. How often do the arrays of $N \times N$ cross?
+# We run the real head through it, counting 2 bytes for each element, as in bfloat16. **Predict, for $N$ tokens and
+# $D$ columns, how many elements cross.** Four arrays of $N \times D$ cross once each. How often do the arrays of $N
+# \times N$ cross?
 
 # %%
 tokens, columns = q.shape
@@ -167,13 +182,15 @@ for event in machine.events:
 moved(crossed, f"One head of MiniLM by three kernels: {tokens} tokens, two bytes an element.")
 
 # %% [markdown]
-# The machine and the closed form agree to the byte. You write the closed form, `naive_traffic`, in the exercises. Note what the picture says: the answer is an $N \times D$ array, and so are all inputs. $S$ and $P$ are nobody's
+# The machine and the closed form agree to the byte. You write the closed form, `naive_traffic`, in the exercises.
+# Note what the picture says: the answer is an $N \times D$ array, and so are all inputs. $S$ and $P$ are nobody's
 # input and nobody's result. They exist because the work was cut into three kernels at exactly these two places.
 #
 # ## One layer of Llama-3-8B
 #
-# Now a real size. One attention layer of Llama-3-8B has 32 query heads and 8 heads of keys and values (each serves four query heads), with $D = 128$, in bfloat16, 2 bytes an element. Take 8192
-# tokens. Everything in the next table is a product of such numbers.
+# Now a real size. One attention layer of Llama-3-8B has 32 query heads and 8 heads of keys and values (each serves
+# four query heads), with $D = 128$, in bfloat16, 2 bytes an element. Take 8192 tokens. Everything in the next table
+# is a product of such numbers.
 
 # %%
 elements = {"Q": heads * n * d, "K": kv_heads * n * d, "V": kv_heads * n * d}
@@ -190,11 +207,13 @@ print(f"S and P, each stored once        {size(both):>8}, {both / inputs:.0f} ti
 print(f"S and P, each written and read   {size(intermediate_bytes):>8}")
 
 # %% [markdown]
-# The last two numbers both appear in texts about FlashAttention, often without saying which is meant. The smaller one is memory that must exist. The larger one is traffic, what the memory bus has to carry, and it is
-# the one that costs time.
+# The last two numbers both appear in texts about FlashAttention, often without saying which is meant. The smaller one
+# is memory that must exist. The larger one is traffic, what the memory bus has to carry, and it is the one that costs
+# time.
 #
-# A formula is a claim. GPUs have counters that record how many bytes really crossed to and from HBM, and we read them for each kernel. One detail: the measured kernels got $K$ and $V$ copied out to all 32 heads, since that is what plain torch code does,
-# so the right closed form has `kv_heads=32`.
+# A formula is a claim. GPUs have counters that record how many bytes really crossed to and from HBM, and we read them
+# for each kernel. One detail: the measured kernels got $K$ and $V$ copied out to all 32 heads, since that is what
+# plain torch code does, so the right closed form has `kv_heads=32`.
 
 # %%
 names = {"qk": "S = Q Kᵀ", "softmax": "P = softmax(S)", "pv": "O = P V"}
@@ -209,13 +228,16 @@ predicted = sum(naive_traffic(n, d, heads, kv_heads=heads, itemsize=2))
 print(f"predicted {predicted / 1e9:.2f} GB, counted {counted / 1e9:.2f} GB: {counted / predicted - 1:+.1%}")
 
 # %% [markdown]
-# The counters see $S$ being written by the first kernel and read by the second, and $P$ by the second and third. (A few bytes may still sit in the chip's cache when a kernel ends, and are
-# then not counted in its column.) The traffic is real, and it is almost all $S$ and $P$.
+# The counters see $S$ being written by the first kernel and read by the second, and $P$ by the second and third. (A
+# few bytes may still sit in the chip's cache when a kernel ends, and are then not counted in its column.) The traffic
+# is real, and it is almost all $S$ and $P$.
 #
 # ## Is it the bytes, then?
 #
-# It is tempting to stop here and say that traffic explains the time. Let us check that, instead. We know what the same H200 can do at best, measured in the same run: how fast it copies memory, and how fast it multiplies large
-# matrices. For each kernel we compute what share of either rate it reached. A kernel that is limited by memory should be near 100 % in the first column.
+# It is tempting to stop here and say that traffic explains the time. Let us check that, instead. We know what the
+# same H200 can do at best, measured in the same run: how fast it copies memory, and how fast it multiplies large
+# matrices. For each kernel we compute what share of either rate it reached. A kernel that is limited by memory should
+# be near 100 % in the first column.
 
 # %%
 copy_rate = result["ceilings"]["copy_bytes_per_s"]
@@ -238,23 +260,28 @@ for name, seconds in floors.items():
     print(f"{name:30} {1e3 * seconds:5.2f} ms, {1e3 * seconds / measured_ms:.0%} of that")
 
 # %% [markdown]
-# The two products run close to the rate at which this memory can be read and written at all, and use about half of the matrix units. They are limited by
-# memory, as the traffic says. The softmax is another matter. It moves about as many bytes as the two products together, and takes
-# several times as long: a fifth of the copy rate. Neither its bytes nor its arithmetic explain its time. (It is torch's general
-# softmax kernel, and it simply does not keep the memory busy here. What exactly holds it up, these counters do not tell.)
+# The two products run close to the rate at which this memory can be read and written at all, and use about half of
+# the matrix units. They are limited by memory, as the traffic says. The softmax is another matter. It moves about as
+# many bytes as the two products together, and takes several times as long: a fifth of the copy rate. Neither its
+# bytes nor its arithmetic explain its time. (It is torch's general softmax kernel, and it simply does not keep the
+# memory busy here. What exactly holds it up, these counters do not tell.)
 #
-# So be careful with the sentence "naive attention is slow because of its traffic". What the measurement supports is this. The bytes set a floor: about a third of
-# the measured time, which no three kernels can go below, however well they are written. Even that floor is three times what the
-# arithmetic needs. The rest of the time is one kernel that uses its memory badly, and it is a kernel that
-# would not be there if nobody had stored $S$. A single kernel that keeps $S$ and $P$ to itself is rid of both.
+# So be careful with the sentence "naive attention is slow because of its traffic". What the measurement supports is
+# this. The bytes set a floor: about a third of the measured time, which no three kernels can go below, however well
+# they are written. Even that floor is three times what the arithmetic needs. The rest of the time is one kernel that
+# uses its memory badly, and it is a kernel that would not be there if nobody had stored $S$. A single kernel that
+# keeps $S$ and $P$ to itself is rid of both.
 #
 # ## Arithmetic intensity
 #
-# How many operations can a program do for each byte that it moves? That ratio is its **arithmetic intensity**. For naive attention it can be seen without a formula. Every score crosses between HBM and
-# SRAM four times, twice as $S$ and twice as $P$: 8 bytes in a 16-bit format. It is worth $2D$ operations in each of the two products: $4D$. So the intensity is about $D/2$ operations for each byte, and it *does not depend on* $N$: a longer
-# sequence does not help.
+# How many operations can a program do for each byte that it moves? That ratio is its **arithmetic intensity**. For
+# naive attention it can be seen without a formula. Every score crosses between HBM and SRAM four times, twice as $S$
+# and twice as $P$: 8 bytes in a 16-bit format. It is worth $2D$ operations in each of the two products: $4D$. So the
+# intensity is about $D/2$ operations for each byte, and it *does not depend on* $N$: a longer sequence does not help.
 #
-# A GPU has such a ratio too: the operations that it can do while one byte arrives, which is called the ridge. **A program below the ridge waits for memory; one above it waits for arithmetic.** What would you expect the ridge of a modern GPU to be, compared with $D/2 = 64$?
+# A GPU has such a ratio too: the operations that it can do while one byte arrives, which is called the ridge. **A
+# program below the ridge waits for memory; one above it waits for arithmetic.** What would you expect the ridge of a
+# modern GPU to be, compared with $D/2 = 64$?
 
 # %%
 for name in ("T4", "A100 80GB", "H100 SXM", "H200", "B200"):
@@ -265,8 +292,10 @@ for length in (1024, n, 64 * n):
     print(f"naive, N = {length:7,}: {naive_intensity(length, d, heads, kv_heads, 2):5.1f} FLOP per byte")
 
 # %% [markdown]
-# Every one of them wants at least twice the operations that naive attention offers. The next picture, the *roofline*, shows what that costs. The sloping part is what memory can feed, the flat part is what the
-# matrix units can do, and the corner is the ridge. The second point is where this course goes: the same layer by one kernel that never stores $S$ or $P$ (here torch's own FlashAttention-2).
+# Every one of them wants at least twice the operations that naive attention offers. The next picture, the *roofline*,
+# shows what that costs. The sloping part is what memory can feed, the flat part is what the matrix units can do, and
+# the corner is the ridge. The second point is where this course goes: the same layer by one kernel that never stores
+# $S$ or $P$ (here torch's own FlashAttention-2).
 
 # %%
 fused_ms = result["totals"]["flash"]["time_ms"]
@@ -277,14 +306,19 @@ points = {
 roofline([gpu("H200"), gpu("H100 SXM")], points)
 
 # %% [markdown]
-# Two things to read off. Naive attention sits under the slope, so even a flawless version of its three kernels could not reach a third of the chip's arithmetic: the ceiling above it is the memory's. The fused kernel moves so few
-# bytes that it is far to the right, under the flat roof. Memory is no longer its problem. It is not *at* the roof, and what keeps it from there is the subject of chapters 4 and 6.
+# Two things to read off. Naive attention sits under the slope, so even a flawless version of its three kernels could
+# not reach a third of the chip's arithmetic: the ceiling above it is the memory's. The fused kernel moves so few
+# bytes that it is far to the right, under the flat roof. Memory is no longer its problem. It is not *at* the roof,
+# and what keeps it from there is the subject of chapters 4 and 6.
 #
-# Arithmetic was never what made attention slow. The two products are the same on both points, and they are quick. The matrices between them are what it waits for.
+# Arithmetic was never what made attention slow. The two products are the same on both points, and they are quick. The
+# matrices between them are what it waits for.
 #
 # ## On your own machine
 #
-# You do not need a GPU to meet $S$. `measure` returns the time of a call and the most memory that it held at once. We run one head with $D = 64$ in float32, up to 4096 tokens. **Predict the memory first**: $S$ and $P$ are two arrays of $N \times N$ with 4 bytes an element. So $8 N^2$ bytes?
+# You do not need a GPU to meet $S$. `measure` returns the time of a call and the most memory that it held at once. We
+# run one head with $D = 64$ in float32, up to 4096 tokens. **Predict the memory first**: $S$ and $P$ are two arrays
+# of $N \times N$ with 4 bytes an element. So $8 N^2$ bytes?
 
 # %%
 def head(n, d=64, seed=1):
@@ -299,11 +333,12 @@ for length in (256, 512, 1024, 2048, 4096):
     print(f"N = {length:4}: {duration(m.seconds):>8}  {size(m.peak_bytes):>8} = {per_pair}")
 
 # %% [markdown]
-# Not 8 but about 12 bytes for each pair. There is a third matrix: while $P$ is being written, the exponentials that it is divided from are still there, and so is $S$, which the caller holds. Each line of code that makes a new array makes an $N \times N$ array.
-# A careful programmer gets down to one by overwriting, and still has one too many.
+# Not 8 but about 12 bytes for each pair. There is a third matrix: while $P$ is being written, the exponentials that
+# it is divided from are still there, and so is $S$, which the caller holds. Each line of code that makes a new array
+# makes an $N \times N$ array. A careful programmer gets down to one by overwriting, and still has one too many.
 #
-# Twice the tokens, four times the memory, and about four times the time. That is enough to predict. We fit memory as $a N^2 + b N$ and take the time per pair from the longest run, predict a length that we
-# have not tried, and try it.
+# Twice the tokens, four times the memory, and about four times the time. That is enough to predict. We fit memory as
+# $a N^2 + b N$ and take the time per pair from the longest run, predict a length that we have not tried, and try it.
 
 # %%
 lengths = np.array(list(measured))
@@ -320,7 +355,8 @@ print(f"predicted for N = 6000: {duration(guess[0])}, {size(guess[1])}")
 print(f"measured:               {duration(test.seconds)}, {size(test.peak_bytes)}")
 
 # %% [markdown]
-# The memory is right to a fraction of a per cent; the time depends on what else your machine is doing. Now put your machine's memory into the next cell. **At which $N$ does it die?** Guess before you run it.
+# The memory is right to a fraction of a per cent; the time depends on what else your machine is doing. Now put your
+# machine's memory into the next cell. **At which $N$ does it die?** Guess before you run it.
 
 # %%
 RAM_BYTES = 16e9  # your machine's memory
@@ -329,7 +365,8 @@ grid = [int(x) for x in np.geomspace(256, end, 12)]
 growth(measured | {6000: (test.seconds, test.peak_bytes)}, {x: predict(x) for x in grid}, RAM_BYTES)
 
 # %% [markdown]
-# It dies after seconds, not hours: the memory runs out long before your patience does. And this is *one* head. On the H200 the whole layer went the same way:
+# It dies after seconds, not hours: the memory runs out long before your patience does. And this is *one* head. On the
+# H200 the whole layer went the same way:
 
 # %%
 def peak(run):
@@ -341,8 +378,10 @@ table(["N", "naive, peak memory", "fused, peak memory"], rows)
 # %% [markdown]
 # ## Why not cut it up?
 #
-# The cure seems obvious. Never build the whole $S$. Take a block of keys, small enough for SRAM, compute its scores, its softmax and its share of the output there, and go on with the next block. Programs that multiply large matrices have
-# worked like that for decades: a product can be cut anywhere, because every entry is a sum, and the terms of a sum can be added whenever they arrive. For the last step of attention, $PV$, that works:
+# The cure seems obvious. Never build the whole $S$. Take a block of keys, small enough for SRAM, compute its scores,
+# its softmax and its share of the output there, and go on with the next block. Programs that multiply large matrices
+# have worked like that for decades: a product can be cut anywhere, because every entry is a sum, and the terms of a
+# sum can be added whenever they arrive. For the last step of attention, $PV$, that works:
 
 # %%
 blocks = [slice(start, start + 64) for start in range(0, tokens, 64)]
@@ -351,8 +390,11 @@ by_blocks = sum(p[:, block] @ v[block] for block in blocks)
 print(f"{len(blocks)} blocks; largest difference from P V: {np.abs(by_blocks - p @ v).max():.1e}")
 
 # %% [markdown]
-# The remaining difference is rounding: the same terms, added in another order. And $QK^\top$ can be cut too, since each score needs one query and one key only. Which leaves the softmax. Let us try the whole of attention in blocks: run each block of
-# keys as if it were all there is, and combine the outputs. Summing them worked for $PV$. Or perhaps one should average them, since each block's weights already add up to 1. **Which of the two is right, and how wrong is the other?**
+# The remaining difference is rounding: the same terms, added in another order. And $QK^\top$ can be cut too, since
+# each score needs one query and one key only. Which leaves the softmax. Let us try the whole of attention in blocks:
+# run each block of keys as if it were all there is, and combine the outputs. Summing them worked for $PV$. Or perhaps
+# one should average them, since each block's weights already add up to 1. **Which of the two is right, and how wrong
+# is the other?**
 
 # %%
 def attention_in_blocks(q, k, v, block, combine):
@@ -367,15 +409,19 @@ print(f"typical size of an output element: {np.median(np.abs(exact)):.3f}")
 print(f"naive attention in float32, largest error: {np.abs(naive_attention(q, k, v) - exact).max():.1e}")
 
 # %% [markdown]
-# Both are wrong. The sum is off because each row of weights now adds up to the number of blocks. The mean is the dangerous one: its weights are positive and add up to 1, its outputs have the right size, nothing overflows and nothing warns. It is a perfectly good weighted average of the
-# values. It is only not attention.
+# Both are wrong. The sum is off because each row of weights now adds up to the number of blocks. The mean is the
+# dangerous one: its weights are positive and add up to 1, its outputs have the right size, nothing overflows and
+# nothing warns. It is a perfectly good weighted average of the values. It is only not attention.
 #
 # ### How wrong is wrong?
 #
-# A largest error of a millionth in float32 is no mistake: it is rounding. So where does rounding end? This course answers that with a bound, computed in float64, on the error that rounding alone can cause in each element of the output. (Chapter 2
-# takes it apart.) An answer at 1 times the bound or less may be right. An answer above it has something wrong that rounding cannot explain.
+# A largest error of a millionth in float32 is no mistake: it is rounding. So where does rounding end? This course
+# answers that with a bound, computed in float64, on the error that rounding alone can cause in each element of the
+# output. (Chapter 2 takes it apart.) An answer at 1 times the bound or less may be right. An answer above it has
+# something wrong that rounding cannot explain.
 #
-# That matters, because the usual test, "differs by less than 0.01", can be blind. Here is the mean of two blocks, on random inputs whose scores are small:
+# That matters, because the usual test, "differs by less than 0.01", can be blind. Here is the mean of two blocks, on
+# random inputs whose scores are small:
 
 # %%
 mild_q, mild_k, mild_v = head(1024)
@@ -388,7 +434,8 @@ print(f"error / bound, mean of two blocks: {bound.ratio(wrong):.0f}")
 print(f"error / bound, naive in float32:   {bound.ratio(right):.3f}")
 
 # %% [markdown]
-# A wrong algorithm passes a tolerance of 0.01, and exceeds the bound by orders of magnitude. Now all block sizes, on the real head and on random inputs, and on a logarithmic scale:
+# A wrong algorithm passes a tolerance of 0.01, and exceeds the bound by orders of magnitude. Now all block sizes, on
+# the real head and on random inputs, and on a logarithmic scale:
 
 # %%
 sizes, ratios = (16, 32, 64, 128, 256, 1024), {}
@@ -404,7 +451,8 @@ error_against_bound(ratios)
 #
 # ### What is missing
 #
-# Take one query of the real head. For each block of keys we compute two things: the share of the weight that softmax really gives to the block, and what the mean assumes.
+# Take one query of the real head. For each block of keys we compute two things: the share of the weight that softmax
+# really gives to the block, and what the mean assumes.
 
 # %%
 i = int(s.max(axis=1).argmax())
@@ -416,30 +464,43 @@ for block in blocks:
 table(["keys", "largest score", "true share", "share in the mean"], rows)
 
 # %% [markdown]
-# Each block's own softmax divides by the *block's* sum of exponentials. The right answer divides by the *row's*. The ratio of the two sums is the true share in the third column, and nothing inside a block says what it is. It takes the sum over the whole row,
-# and that is known only when the last key has been seen.
+# Each block's own softmax divides by the *block's* sum of exponentials. The right answer divides by the *row's*. The
+# ratio of the two sums is the true share in the third column, and nothing inside a block says what it is. It takes
+# the sum over the whole row, and that is known only when the last key has been seen.
 #
-# There is a second difficulty underneath. Each block subtracted its own maximum, so the blocks' sums are not even in the same unit: a sum of 3 in a block with maximum 2 is worth far less than a sum of 1 in a block with maximum 10. The maximum of the row, too, is known only at the end.
+# There is a second difficulty underneath. Each block subtracted its own maximum, so the blocks' sums are not even in
+# the same unit: a sum of 3 in a block with maximum 2 is worth far less than a sum of 1 in a block with maximum 10.
+# The maximum of the row, too, is known only at the end.
 #
-# One could go over the keys three times, once for the maximum, once for the sum, once for the output, and compute every score three times. That stores nothing, and it reads all keys three times over. The question is whether once is enough:
+# One could go over the keys three times, once for the maximum, once for the sum, once for the output, and compute
+# every score three times. That stores nothing, and it reads all keys three times over. The question is whether once
+# is enough:
 #
-# **Can softmax be computed without ever seeing a whole row at once?** A block arrives, we use it, we throw it away. Later a larger score turns up, and everything that we have added so far was divided by the wrong thing and shifted by the wrong maximum. Can it be repaired? Think about
-# what you would have to remember. Chapter 2 answers it.
+# **Can softmax be computed without ever seeing a whole row at once?** A block arrives, we use it, we throw it away.
+# Later a larger score turns up, and everything that we have added so far was divided by the wrong thing and shifted
+# by the wrong maximum. Can it be repaired? Think about what you would have to remember. Chapter 2 answers it.
 #
 # ## What you can now explain
 #
-# - Why softmax subtracts the maximum, why another constant would do, and what happens to a row in which every key is hidden.
-# - Why naive attention writes two $N \times N$ matrices to HBM and reads them back, what that is in bytes for any model, and the difference between storing them and moving them.
-# - What arithmetic intensity and the ridge are, and why $D/2$ operations for each byte keeps naive attention from using the matrix units, whatever its length.
+# - Why softmax subtracts the maximum, why another constant would do, and what happens to a row in which every key is
+#   hidden.
+# - Why naive attention writes two $N \times N$ matrices to HBM and reads them back, what that is in bytes for any
+#   model, and the difference between storing them and moving them.
+# - What arithmetic intensity and the ridge are, and why $D/2$ operations for each byte keeps naive attention from
+#   using the matrix units, whatever its length.
 # - Why blocks can be cut out of both products but not, so far, out of the softmax.
 #
 # ## Now you
 #
-# Open `exercises/01_the_matrix_that_should_not_exist.ipynb`. You write `stable_softmax`, `naive_attention` and `naive_traffic`.
+# Open `exercises/01_the_matrix_that_should_not_exist.ipynb`. You write `stable_softmax`, `naive_attention` and
+# `naive_traffic`.
 #
 # ## Where to read more
 #
-# - Dao, Fu, Ermon, Rudra, Ré, *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, 2022: section 2 has the memory hierarchy and algorithm 0, which is naive attention; section 3.2 analyses its traffic.
-# - Williams, Waterman, Patterson, *Roofline: An Insightful Visual Performance Model for Multicore Architectures*, 2009: where the picture comes from.
+# - Dao, Fu, Ermon, Rudra, Ré, *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, 2022:
+#   section 2 has the memory hierarchy and algorithm 0, which is naive attention; section 3.2 analyses its traffic.
+# - Williams, Waterman, Patterson, *Roofline: An Insightful Visual Performance Model for Multicore Architectures*,
+#   2009: where the picture comes from.
 # - Vaswani et al., *Attention Is All You Need*, 2017, section 3.2.1: the formula, and why it divides by $\sqrt D$.
-# - Ivanov, Dryden, Ben-Nun, Li, Hoefler, *Data Movement Is All You Need*, 2021: the same diagnosis for a whole transformer, before FlashAttention.
+# - Ivanov, Dryden, Ben-Nun, Li, Hoefler, *Data Movement Is All You Need*, 2021: the same diagnosis for a whole
+#   transformer, before FlashAttention.

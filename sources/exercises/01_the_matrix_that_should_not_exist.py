@@ -1,8 +1,10 @@
 # %% [markdown]
 # # Exercises 1. The matrix that should not exist
 #
-# Three functions. Write each body where it says `your code here`, run the cell, then run the check below it. A check that fails tells you the smallest input on which it
-# failed, what you returned there and what is right; if your answer behaves like a mistake that others have made, it says which. If you are stuck, `hint("stable_softmax", 1)` nudges, 2 explains, 3 nearly tells. Chapter 1 has the ideas.
+# Three functions. Write each body where it says `your code here`, run the cell, then run the check below it. A check
+# that fails tells you the smallest input on which it failed, what you returned there and what is right; if your
+# answer behaves like a mistake that others have made, it says which. If you are stuck, `hint("stable_softmax", 1)`
+# nudges, 2 explains, 3 nearly tells. Chapter 1 has the ideas.
 
 # %%
 import numpy as np
@@ -14,10 +16,13 @@ from flashedu import check, hint, progress
 #
 # Softmax over the last axis, for an array with any number of axes. The docstring says what goes in and out.
 #
-# Two rows in which every score is the same, and one in which the second key is hidden. Their weights are known without a calculation: 1/2 and 1/2, again 1/2 and 1/2, and 1 and 0.
+# Two rows in which every score is the same, and one in which the second key is hidden. Their weights are known
+# without a calculation: 1/2 and 1/2, again 1/2 and 1/2, and 1 and 0.
 #
-# What an experienced person stumbles on here is seldom the formula. *Which* maximum: a large score in one row must not disturb the other rows. A row that is nothing but $-\infty$ is legal, and its answer is zeros, not NaN; try what $-\infty - (-\infty)$ is before you decide
-# where to guard. And the result has the dtype that came in: a stray float64 constant can change it.
+# What an experienced person stumbles on here is seldom the formula. *Which* maximum: a large score in one row must
+# not disturb the other rows. A row that is nothing but $-\infty$ is legal, and its answer is zeros, not NaN; try what
+# $-\infty - (-\infty)$ is before you decide where to guard. And the result has the dtype that came in: a stray
+# float64 constant can change it.
 
 # %%
 # exercise: flashedu.reference.softmax:stable_softmax
@@ -31,13 +36,17 @@ check(stable_softmax)
 # %% [markdown]
 # ## 2. `naive_attention`
 #
-# The whole of attention for one head, as a textbook has it: scores, softmax, average of the values. $S$ and $P$ may exist here, and this is the last time. You may call your `stable_softmax`. In later chapters this function is what
+# The whole of attention for one head, as a textbook has it: scores, softmax, average of the values. $S$ and $P$ may
+# exist here, and this is the last time. You may call your `stable_softmax`. In later chapters this function is what
 # everything else is compared with, so it is worth getting right.
 #
-# In the example all keys are equal, so all scores of a row are equal, and each output is the plain mean of the values: 3.
+# In the example all keys are equal, so all scores of a row are equal, and each output is the plain mean of the
+# values: 3.
 #
-# Two things to think about. The number of queries and the number of keys may differ (a model that generates text has one query and thousands of keys), and then "causal" needs a definition: here the *last* query sees every key, so query $i$ sees key $j$ when
-# $j \le i + N_k - N_q$. Draw a 2 by 4 and a 4 by 2 square before you write the mask. In one of them some rows see nothing. And $D$ in the scale is the number of columns of $Q$, not of $V$.
+# Two things to think about. The number of queries and the number of keys may differ (a model that generates text has
+# one query and thousands of keys), and then "causal" needs a definition: here the *last* query sees every key, so
+# query $i$ sees key $j$ when $j \le i + N_k - N_q$. Draw a 2 by 4 and a 4 by 2 square before you write the mask. In
+# one of them some rows see nothing. And $D$ in the scale is the number of columns of $Q$, not of $V$.
 
 # %%
 # exercise: flashedu.reference.attention:naive_attention
@@ -51,12 +60,16 @@ check(naive_attention)
 # %% [markdown]
 # ## 3. `naive_traffic`
 #
-# The bytes that naive attention moves through HBM, from the shapes alone, as a pair: first what any implementation must move at least once (the inputs and the output), then what moves only because $S$ and $P$ are stored. `heads` counts query heads. With grouped queries, several query heads share one head of
-# keys and values, and there are only `kv_heads` of those.
+# The bytes that naive attention moves through HBM, from the shapes alone, as a pair: first what any implementation
+# must move at least once (the inputs and the output), then what moves only because $S$ and $P$ are stored. `heads`
+# counts query heads. With grouped queries, several query heads share one head of keys and values, and there are only
+# `kv_heads` of those.
 #
-# The example is small enough to count by hand: 2 tokens, 1 column, 1 head, 1 byte. Q, K, V and O are 2 elements each, 8 bytes in all. $S$ and $P$ are 4 elements each; how often does each cross? The answer is `(8, 16)`.
+# The example is small enough to count by hand: 2 tokens, 1 column, 1 head, 1 byte. Q, K, V and O are 2 elements each,
+# 8 bytes in all. $S$ and $P$ are 4 elements each; how often does each cross? The answer is `(8, 16)`.
 #
-# Ask of each array: how many heads of it are there, and how many times does it cross? The two traps are the two questions.
+# Ask of each array: how many heads of it are there, and how many times does it cross? The two traps are the two
+# questions.
 
 # %%
 # exercise: flashedu.cost:naive_traffic
@@ -68,7 +81,8 @@ naive_traffic(n=2, head_dim=1, heads=1, kv_heads=1, itemsize=1)  # (8, 16)
 check(naive_traffic)
 
 # %% [markdown]
-# With it, the numbers of chapter 1 for any model are one call away. One layer of Llama-3-8B with 8192 tokens in bfloat16:
+# With it, the numbers of chapter 1 for any model are one call away. One layer of Llama-3-8B with 8192 tokens in
+# bfloat16:
 
 # %%
 io_bytes, intermediate_bytes = naive_traffic(n=8192, head_dim=128, heads=32, kv_heads=8, itemsize=2)

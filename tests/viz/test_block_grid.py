@@ -1,4 +1,5 @@
 """The square of the slider says how large a block is and whether it fits."""
+
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -14,7 +15,9 @@ def tree(svg):
     return ET.fromstring(f"<div>{svg}</div>")
 
 
-@pytest.mark.parametrize(("n", "block", "blocks", "one"), [(1024, 128, 64, 65536), (1024, 1000, 4, 4_000_000), (8, 16, 1, 1024)])
+@pytest.mark.parametrize(
+    ("n", "block", "blocks", "one"), [(1024, 128, 64, 65536), (1024, 1000, 4, 4_000_000), (8, 16, 1, 1024)]
+)
 def test_facts(n, block, blocks, one):
     assert block_facts(n, block, 4, SRAM)[:3] == (blocks, one, n * n * 4)
 

@@ -1,4 +1,5 @@
 """Curves over the sequence length say what was measured, and where it did not fit."""
+
 import numpy as np
 import pytest
 
@@ -11,16 +12,23 @@ from flashedu.viz.curves import duration, error_against_bound, growth, naive_aga
 def drawn(monkeypatch):
     figures = []
     real = curves.Picture
-    monkeypatch.setattr(curves, "Picture", lambda figure, *text: (figures.append(figure), real(figure, *text))[1])
+    monkeypatch.setattr(
+        curves, "Picture", lambda figure, *text: (figures.append(figure), real(figure, *text))[1]
+    )
     return figures
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (999, "999 B"), (8590e6, "8.59 GB"), (100.66e6, "101 MB"), (2.5e12, "2.5 TB")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (8590e6, "8.59 GB"), (100.66e6, "101 MB"), (2.5e12, "2.5 TB")],
+)
 def test_size(value, text):
     assert size(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(2e-5, "20 µs"), (0.13, "130 ms"), (9.654, "9.65 s"), (1234, "1234 s")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(2e-5, "20 µs"), (0.13, "130 ms"), (9.654, "9.65 s"), (1234, "1234 s")]
+)
 def test_duration(value, text):
     assert duration(value) == text
 
@@ -33,11 +41,17 @@ def test_the_h200_picture_is_the_results_file(drawn):
             rows = [row for row in result["sweep"] if field in row[name]]
             assert list(line.get_xdata()) == [row["n"] for row in rows]
             assert line.get_ydata() == pytest.approx([row[name][field] / factor for row in rows])
-    assert drawn[0].axes[1].lines[-1].get_ydata()[0] == pytest.approx(result["environment"]["hbm_capacity_bytes"] / 1e9)
+    assert drawn[0].axes[1].lines[-1].get_ydata()[0] == pytest.approx(
+        result["environment"]["hbm_capacity_bytes"] / 1e9
+    )
     longest = [row for row in result["sweep"] if "time_ms" in row["naive"]][-1]
     assert f"At N = {longest['n']:,} naive takes {longest['naive']['time_ms']:.3g} ms" in picture.alt
     failed = [row["n"] for row in result["sweep"] if "time_ms" not in row["naive"]]
-    assert (f"At N = {failed[0]:,} naive attention did not fit." in picture.alt) if failed else ("did not fit" not in picture.alt)
+    assert (
+        (f"At N = {failed[0]:,} naive attention did not fit." in picture.alt)
+        if failed
+        else ("did not fit" not in picture.alt)
+    )
     assert result["environment"]["device"] in picture.caption
 
 
@@ -47,7 +61,10 @@ def test_growth_marks_the_length_that_meets_the_limit(drawn):
     memory = drawn[0].axes[1]
     assert list(memory.lines[1].get_ydata()) == [0.0008, 0.201]
     assert memory.lines[2].get_ydata()[0] == 16
-    assert (memory.lines[3].get_xdata()[0], memory.lines[3].get_ydata()[0]) == (36514, pytest.approx(16, rel=1e-3))
+    assert (memory.lines[3].get_xdata()[0], memory.lines[3].get_ydata()[0]) == (
+        36514,
+        pytest.approx(16, rel=1e-3),
+    )
     assert "N = 36,514" in picture.caption
     assert "1.33 s" in picture.caption
 

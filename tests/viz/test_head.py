@@ -1,4 +1,5 @@
 """The pictures of one head show its scores and their maxima."""
+
 import numpy as np
 import pytest
 
@@ -11,7 +12,9 @@ from flashedu.viz.head import row_maxima, scores_and_probabilities
 def drawn(monkeypatch):
     figures = []
     real = head.Picture
-    monkeypatch.setattr(head, "Picture", lambda figure, *text: (figures.append(figure), real(figure, *text))[1])
+    monkeypatch.setattr(
+        head, "Picture", lambda figure, *text: (figures.append(figure), real(figure, *text))[1]
+    )
     return figures
 
 

@@ -1,4 +1,5 @@
 """The bars of naive attention show the cost model's bytes and the measured shares."""
+
 import pytest
 
 from flashedu.cost import naive_traffic
@@ -11,17 +12,23 @@ from flashedu.viz.traffic import STEPS, moved, shares
 def drawn(monkeypatch):
     figures = []
     real = traffic.Picture
-    monkeypatch.setattr(traffic, "Picture", lambda figure, *text: (figures.append(figure), real(figure, *text))[1])
+    monkeypatch.setattr(
+        traffic, "Picture", lambda figure, *text: (figures.append(figure), real(figure, *text))[1]
+    )
     return figures
 
 
 def bars(figure):
-    """Widths of the horizontal bars, in the order in which they were drawn; the legend's bars have no height."""
+    """Widths of the horizontal bars in the order of drawing; the legend's bars have no height."""
     return [bar.get_width() for bar in figure.axes[0].patches if bar.get_height() == pytest.approx(0.7)]
 
 
 def test_shares_add_up_and_are_the_measured_ones(drawn):
-    time_ms = {row["step"]: row["time_ms"] for row in load("h200_attention_traffic")["kernels"] if row["algorithm"] == "naive"}
+    time_ms = {
+        row["step"]: row["time_ms"]
+        for row in load("h200_attention_traffic")["kernels"]
+        if row["algorithm"] == "naive"
+    }
     picture = shares({"operations": {"qk": 256, "softmax": 5, "pv": 256}, "time": time_ms}, "caption")
     widths = bars(drawn[0])
     assert widths[1] == pytest.approx(100 * 5 / 517)
@@ -31,7 +38,11 @@ def test_shares_add_up_and_are_the_measured_ones(drawn):
 
 
 def test_the_softmax_takes_most_of_the_time():
-    time_ms = {row["step"]: row["time_ms"] for row in load("h200_attention_traffic")["kernels"] if row["algorithm"] == "naive"}
+    time_ms = {
+        row["step"]: row["time_ms"]
+        for row in load("h200_attention_traffic")["kernels"]
+        if row["algorithm"] == "naive"
+    }
     assert time_ms["softmax"] > time_ms["qk"] + time_ms["pv"]
 
 
@@ -39,7 +50,14 @@ def test_moved_is_to_scale_and_adds_up_to_the_closed_form(drawn):
     n, d, itemsize = 300, 32, 2
     io_bytes, intermediate_bytes = naive_traffic(n, d, 1, 1, itemsize)
     one, square = n * d * itemsize, n * n * itemsize
-    arrays = {"q": (one, 0), "k": (one, 0), "s": (square, square), "p": (square, square), "v": (one, 0), "o": (0, one)}
+    arrays = {
+        "q": (one, 0),
+        "k": (one, 0),
+        "s": (square, square),
+        "p": (square, square),
+        "v": (one, 0),
+        "o": (0, one),
+    }
     picture = moved(arrays, "caption")
     widths = bars(drawn[0])
     assert sum(widths) * 2 * square == pytest.approx(io_bytes + intermediate_bytes)

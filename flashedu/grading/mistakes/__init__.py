@@ -36,7 +36,7 @@ class Mistake:
 
 
 MISTAKES = {
-    exercise: tuple(Mistake(exercise, slug, caught_by, sentence, edits) for slug, caught_by, sentence, *edits in rows)
+    exercise: tuple(Mistake(exercise, slug, caught_by, sentence, tuple(edits)) for slug, caught_by, sentence, *edits in rows)
     for chapter in (chapter_1, chapter_2, chapter_3)
     for exercise, rows in chapter.ROWS.items()
 }

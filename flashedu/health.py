@@ -1,0 +1,130 @@
+"""What works on this machine: packages, GPU or interpreter, self-tests, and what to do about each failure."""
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+
+import numpy as np
+
+PACKAGES = {  # name: what it is needed for
+    "numpy": "everything",
+    "jupyterlab": "reading and running the notebooks",
+    "ipywidgets": "sliders",
+    "matplotlib": "figures",
+    "torch": "chapters 4 and later",
+    "triton": "the kernels of chapters 4 and later",
+}
+# A kernel that doubles 300 numbers in blocks of 128, so that the last block needs its mask. It runs in a process of its
+# own, since a broken driver may end the process.
+SELF_TEST = """
+import os, tempfile, sys, torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+if device == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
+folder = tempfile.mkdtemp()
+open(os.path.join(folder, "double_kernel.py"), "w").write('''
+import triton
+import triton.language as tl
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+''')
+sys.path.insert(0, folder)
+from double_kernel import double
+x = torch.arange(300.0, device=device)
+y = torch.full((384,), -1.0, device=device)
+double[(3,)](x, y, 300, BLOCK=128)
+assert torch.equal(y[:300], 2 * x) and (y[300:] == -1).all(), "the kernel ran but its result is wrong"
+"""
+
+
+def examine(out=print):
+    """Print one line for each finding, with what to do about failures; True when chapters 0 to 3 can be worked through."""
+    out(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    good = _python(out)
+    good &= _packages(out)
+    good &= _numpy_self_test(out)
+    _kernels(out)
+    out("Chapters 0 to 3 work here." if good else "Chapters 0 to 3 do not work here yet: see the lines marked FAIL.")
+    return bool(good)
+
+
+def _line(out, mark, what, advice=""):
+    out(f"  {mark:<5} {what}" + (f"\n        -> {advice}" if advice else ""))
+
+
+def _python(out):
+    if sys.version_info >= (3, 11):
+        return True
+    _line(out, "FAIL", "Python is older than 3.11", "install a newer Python and run `make lab PYTHON=python3.12`")
+    return False
+
+
+def _packages(out):
+    complete = True
+    for name, purpose in PACKAGES.items():
+        try:
+            _line(out, "ok", f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            if name == "triton" and platform.system() != "Linux":
+                advice = "there is no wheel for this system; on Windows try the package triton-windows, on macOS use a Linux machine for chapters 4 and later"
+                _line(out, "none", f"{name}: needed for {purpose}", advice)
+            else:
+                early = name not in ("torch", "triton")
+                complete &= not early
+                _line(out, "FAIL" if early else "none", f"{name} is missing: needed for {purpose}", "run `make lab`, or pip install -e '.[course]' -c constraints.txt")
+    return complete
+
+
+def _numpy_self_test(out):
+    from flashedu.exactness import attention_bounds
+    from flashedu.grading.inputs import qkv
+    from flashedu.reference import tiled_attention
+
+    q, k, v = qkv("random", 65, 130, 24)
+    o, lse = tiled_attention(q, k, v, 16, 32, causal=True)
+    bounds = attention_bounds(q, k, v, causal=True, block_k=32)
+    ratio = max(bound.ratio(value) for bound, value in zip(bounds, (o, lse)))
+    if ratio <= 1:
+        _line(out, "ok", f"NumPy {np.__version__}: tiled attention is exact ({ratio:.2f} of what rounding allows)")
+        return True
+    _line(out, "FAIL", f"NumPy {np.__version__}: tiled attention is off by {ratio:.3g} times what rounding allows",
+          "NumPy's matrix library seems broken; reinstall numpy, e.g. remove .venv and run `make lab`")
+    return False
+
+
+def _kernels(out):
+    missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
+    if missing:
+        _line(out, "none", f"no kernels here, without {' and '.join(missing)}; chapters 0 to 3 do not need them")
+        return
+    run = _child("import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')")
+    if run.returncode:
+        _line(out, "FAIL", f"torch does not import: {_last_line(run.stderr)}", "remove .venv and run `make lab`")
+        return
+    name = run.stdout.strip()
+    where = f"GPU: {name}" if name else "no GPU: Triton's interpreter"
+    test = _child(SELF_TEST)
+    if test.returncode == 0:
+        _line(out, "ok", f"{where}; the kernel self-test passes")
+    elif name:
+        _line(out, "FAIL", f"{where}; the kernel self-test fails: {_last_line(test.stderr)}",
+              "check the driver with nvidia-smi; a C compiler (gcc) must be installed; TRITON_INTERPRET=1 runs kernels on the CPU meanwhile")
+    else:
+        _line(out, "FAIL", f"{where}; the kernel self-test fails: {_last_line(test.stderr)}", "install the pinned pair of torch and triton with `make lab`")
+
+
+def _child(code):
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    try:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, env=environment)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess([], 1, "", "no answer within 180 seconds")
+
+
+def _last_line(text):
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "it ended without a message"
