@@ -13,8 +13,9 @@ BLOCKS = ("block_size", "block_q", "block_k")
 COUNTS = ("n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes")
 
 
-def _float_array(name, x, ndim=None):
-    if not isinstance(x, np.ndarray):
+def float_array(name, x, ndim=None):
+    """A plain NumPy array of float32 or float64 with at least one element along every axis."""
+    if type(x) is not np.ndarray:
         raise TypeError(f"{name} must be a NumPy array, but it is of type {type(x).__name__}.")
     if x.dtype not in (np.float32, np.float64):
         raise TypeError(f"{name} must be float32 or float64, but its dtype is {x.dtype}.")
@@ -31,63 +32,96 @@ def _refuse(name, x, bad, what):
         raise ValueError(f"{name} must not hold {what}, but {name}[{', '.join(map(str, where))}] is {x[where]}.")
 
 
+def one_dtype(arrays):
+    """A dict of named arrays that all have the same dtype."""
+    if len({x.dtype for x in arrays.values()}) > 1:
+        kinds = ", ".join(f"{name} {x.dtype}" for name, x in arrays.items())
+        raise TypeError(f"{', '.join(arrays)} must have one dtype, but they are {kinds}.")
+
+
 def logits(name, x, ndim=None):
     """Scores: any float array; -inf (masked) is allowed, NaN and +inf are not."""
-    _float_array(name, x, ndim)
+    float_array(name, x, ndim)
     _refuse(name, x, np.isnan(x) | (x == np.inf), "NaN or +inf")
 
 
 def attention_inputs(q, k, v):
     """One head: q (Nq, D), k (Nk, D), v (Nk, Dv), finite, of one dtype."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _float_array(name, x, ndim=2)
+        float_array(name, x, ndim=2)
         _refuse(name, x, ~np.isfinite(x), "NaN or inf")
     if q.shape[1] != k.shape[1]:
         raise ValueError(f"q and k must have the same head dimension, but q is {q.shape} and k is {k.shape}.")
     if len(k) != len(v):
         raise ValueError(f"k and v must have the same number of rows, but k is {k.shape} and v is {v.shape}.")
-    if not q.dtype == k.dtype == v.dtype:
-        raise TypeError(f"q, k and v must have one dtype, but they are {q.dtype}, {k.dtype} and {v.dtype}.")
+    one_dtype({"q": q, "k": k, "v": v})
 
 
 def state(name, s):
     """A state of online softmax: (m, l, o) with shapes (R,), (R,), (R, Dv)."""
     if not isinstance(s, tuple) or len(s) != 3:
-        raise TypeError(f"{name} must be a tuple (m, l, o), but it is {_short(s)}.")
+        raise TypeError(f"{name} must be a tuple (m, l, o), but it is {short(s)}.")
     m, l, o = s
     logits(f"m of {name}", m, ndim=1)
     for part, x, ndim in (("l", l, 1), ("o", o, 2)):
-        _float_array(f"{part} of {name}", x, ndim)
+        float_array(f"{part} of {name}", x, ndim)
         _refuse(f"{part} of {name}", x, ~np.isfinite(x), "NaN or inf")
+    _refuse(f"l of {name}", l, l < 0, "a negative sum")
     if not len(m) == len(l) == len(o):
         raise ValueError(f"{name} must have as many rows in m, l and o, but they have {len(m)}, {len(l)} and {len(o)}.")
+    one_dtype({f"m of {name}": m, f"l of {name}": l, f"o of {name}": o})
 
 
 def positive_int(name, value):
-    """A whole number of at least 1 (a bool is not one)."""
+    """A whole number of at least 1 (a bool is not one), returned as Python's own int, which cannot overflow."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be a whole number, but it is {_short(value)}.") from None
+        raise TypeError(f"{name} must be a whole number, but it is {short(value)}.") from None
     if number < 1:
         raise ValueError(f"{name} must be at least 1, but it is {number}.")
+    return number
 
 
-def _short(value):
-    text = repr(value)
+def boolean(name, value):
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, but it is {short(value)}.")
+
+
+def number(name, value):
+    """A finite number of at least 0, such as a scale or a unit roundoff."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, but it is {short(value)}.")
+    if not 0 <= value < np.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, but it is {value}.")
+
+
+def short(value):
+    """A value as it appears in a message: one line, at most 60 characters."""
+    text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _machine(machine):
+    missing = [name for name in ("q", "k", "v", "o") if name not in getattr(machine, "hbm", {})]
+    if missing:
+        raise TypeError(f"machine must be a Machine whose HBM holds q, k, v and o, but it is {short(machine)} without {', '.join(missing)}.")
+    attention_inputs(*(machine.hbm[name] for name in ("q", "k", "v")))
 
 
 def _check(arguments):
     for name in BLOCKS + COUNTS:
         if name in arguments:
-            positive_int(name, arguments[name])
+            arguments[name] = positive_int(name, arguments[name])
     if "kv_heads" in arguments and arguments["heads"] % arguments["kv_heads"]:
         raise ValueError(f"heads must be a multiple of kv_heads, but they are {arguments['heads']} and {arguments['kv_heads']}.")
-    if "causal" in arguments and not isinstance(arguments["causal"], (bool, np.bool_)):
-        raise TypeError(f"causal must be True or False, but it is {_short(arguments['causal'])}.")
+    if "causal" in arguments:
+        boolean("causal", arguments["causal"])
+    if "machine" in arguments:
+        _machine(arguments["machine"])
     if "q" in arguments:
         attention_inputs(arguments["q"], arguments["k"], arguments["v"])
     if "x" in arguments:
@@ -95,11 +129,17 @@ def _check(arguments):
     if "scores" in arguments:
         m, l, scores = arguments["m"], arguments["l"], arguments["scores"]
         logits("scores", scores, ndim=2)
-        state("(m, l)", (m, l, np.zeros((len(scores), 1), scores.dtype)))
+        logits("m", m, ndim=1)
+        float_array("l", l, ndim=1)
+        _refuse("l", l, ~((l >= 0) & (l < np.inf)), "NaN, inf or a negative sum")
+        one_dtype({"m": m, "l": l, "scores": scores})
+        if not len(m) == len(l) == len(scores):
+            raise ValueError(f"m, l and scores must have as many rows, but they have {len(m)}, {len(l)} and {len(scores)}.")
     if "a" in arguments:
         a, b = arguments["a"], arguments["b"]
         state("a", a)
         state("b", b)
+        one_dtype({"o of a": a[2], "o of b": b[2]})
         if a[2].shape != b[2].shape:
             raise ValueError(f"a and b must have the same shape, but their o are {a[2].shape} and {b[2].shape}.")
 
@@ -113,9 +153,11 @@ def validated(fn):
 
     @functools.wraps(fn)
     def wrapper(*args, **kwargs):
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{fn.__name__}{signature} was called wrongly: {error}.") from None
         _check(bound.arguments)
-        return fn(*args, **kwargs)
+        return fn(*bound.args, **bound.kwargs)
 
     return wrapper

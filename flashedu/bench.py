@@ -4,7 +4,7 @@ import time
 import tracemalloc
 from dataclasses import dataclass
 
-from flashedu.arguments import positive_int
+from flashedu.arguments import positive_int, short
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ def measure(fn, *args, repeats=3):
     Timed calls run without tracing.
     """
     positive_int("repeats", repeats)
+    if not callable(fn):
+        raise TypeError(f"fn must be a function, but it is {short(fn)}.")
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

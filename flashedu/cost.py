@@ -39,7 +39,7 @@ def block_sizes(sram_bytes, head_dim, itemsize):
     return min(block_k, head_dim), block_k
 
 
-def visible_keys(i_stop, n_q, n_k, causal):
+def _visible_keys(i_stop, n_q, n_k, causal):
     """How many keys the queries up to row i_stop (exclusive) see together: a prefix of the n_k keys."""
     return min(n_k, max(0, i_stop + n_k - n_q)) if causal else n_k
 
@@ -54,8 +54,8 @@ def tile_counts(n_q, n_k, block_q, block_k, causal=False):
     key_tiles = -(-n_k // block_k)
     for i0 in range(0, n_q, block_q):
         i1 = min(i0 + block_q, n_q)
-        needed = -(-visible_keys(i1, n_q, n_k, causal) // block_k)
-        all_rows_see = visible_keys(i0 + 1, n_q, n_k, causal)  # keys that even the tile's first row sees
+        needed = -(-_visible_keys(i1, n_q, n_k, causal) // block_k)
+        all_rows_see = _visible_keys(i0 + 1, n_q, n_k, causal)  # keys that even the tile's first row sees
         unmasked = key_tiles if all_rows_see == n_k else all_rows_see // block_k
         full += min(needed, unmasked)
         diagonal += needed - min(needed, unmasked)
@@ -72,7 +72,7 @@ def tiled_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize, causal=False):
     """
     key_rows = 0
     for i0 in range(0, n_q, block_q):
-        visible = visible_keys(min(i0 + block_q, n_q), n_q, n_k, causal)
+        visible = _visible_keys(min(i0 + block_q, n_q), n_q, n_k, causal)
         key_rows += min(n_k, -(-visible // block_k) * block_k)
     read = n_q * head_dim + 2 * key_rows * head_dim
     written = n_q * head_dim + n_q

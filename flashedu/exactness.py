@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashedu.arguments import attention_inputs, logits, positive_int, state
+from flashedu.arguments import attention_inputs, boolean, logits, number, one_dtype, positive_int, state
 
 SLACK = 1.25
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -50,20 +50,24 @@ class Bound:
 
 def unit_roundoff(dtype):
     """Half the distance from 1 to the next number of a dtype: 2**-24 for float32."""
-    name = str(np.dtype(dtype)) if not isinstance(dtype, str) else dtype
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
     if name not in UNIT_ROUNDOFF:
         raise TypeError(f"dtype must be one of {', '.join(UNIT_ROUNDOFF)}, but it is {dtype}.")
     return UNIT_ROUNDOFF[name]
 
 
-def wide(x):
+def _wide(x):
     """x in the precision of the oracle: float64, and for float64 inputs the platform's longest double."""
     return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
 
 
 def scores(q, k, causal=False, scale=None):
     """The oracle's scores S* (Nq, Nk) for q (Nq, D) and k (Nk, D), with -inf where the bottom-right mask hides a key."""
-    q, k = wide(q), wide(k)
+    attention_inputs(q, k, k)
+    boolean("causal", causal)
+    if scale is not None:
+        number("scale", scale)
+    q, k = _wide(q), _wide(k)
     s = q @ k.T * (1 / np.sqrt(q.dtype.type(q.shape[1])) if scale is None else scale)
     if causal:
         rows, keys = np.arange(len(q))[:, None], np.arange(len(k))
@@ -88,7 +92,8 @@ def softmax_bound(x, u=None):
     """Bound for a softmax over the last axis of x (..., N), computed with unit roundoff u (by default that of x)."""
     logits("x", x)
     u = unit_roundoff(x.dtype) if u is None else u
-    s = wide(x)
+    number("u", u)
+    s = _wide(x)
     m, l, spread = _row_statistics(s)
     size = np.where(np.isfinite(s), np.abs(s), 0).max(axis=-1)
     delta = u * (3 * size + 2 * spread)  # the scores are given, so D = 0
@@ -99,15 +104,16 @@ def softmax_bound(x, u=None):
 def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, u=None, u_p=0.0, u_o=None):
     """Bounds for the output (Nq, Dv) and the lse (Nq,) of attention on q (Nq, D), k (Nk, D), v (Nk, Dv).
 
-    u is the unit roundoff of the accumulation (by default that of the inputs, float32 for 16-bit ones), u_p that of
-    the type that P is rounded to (0 if it is not), u_o that of the output's type (by default u); block_k is the size of
-    the key tiles (by default one tile of Nk). Returns (Bound, Bound).
+    u is the unit roundoff of the accumulation (by default that of the inputs), u_p that of the type that P is rounded to
+    (0 if it is not), u_o that of the output's type (by default u): a number, see `unit_roundoff`. block_k is the size of the key tiles (by default one tile of Nk). Returns (Bound, Bound).
     """
     attention_inputs(q, k, v)
     if block_k is not None:
         positive_int("block_k", block_k)
     u = unit_roundoff(q.dtype) if u is None else u
     u_o = u if u_o is None else u_o
+    for name, value in (("u", u), ("u_p", u_p), ("u_o", u_o)):
+        number(name, value)
     block_k = len(k) if block_k is None else min(block_k, len(k))
     tiles = -(-len(k) // block_k)
     d = q.shape[1]
@@ -115,11 +121,11 @@ def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, u=None, u_
     s = scores(q, k, causal, scale)
     m, l, spread = _row_statistics(s)
     visible = s > -np.inf
-    size = np.where(visible, wide(np.abs(q)) @ wide(np.abs(k)).T, 0).max(axis=1) * abs(scale)
+    size = np.where(visible, _wide(np.abs(q)) @ _wide(np.abs(k)).T, 0).max(axis=1) * abs(scale)
     delta = u * ((math.sqrt(d) + 3) * size + 2 * spread)
     kappa = _kappa(delta, u, tiles, block_k)
     p = np.exp(s - m[:, None]) / np.where(l == 0, 1, l)[:, None]
-    o, p_abs_v = p @ wide(v), p @ wide(np.abs(v))
+    o, p_abs_v = p @ _wide(v), p @ _wide(np.abs(v))
     o_bound = (kappa[:, None] + u_p) * p_abs_v + u_o * (np.abs(o) + u_p * p_abs_v)
     with np.errstate(divide="ignore"):
         lse = np.where(l > 0, m + np.log(l), -np.inf)
@@ -133,14 +139,19 @@ def state_bounds(parts, u):
 
     m is a maximum and has no rounding error: it must be equal. Returns (m, Bound for l, Bound for o).
     """
+    parts = list(parts)
+    if not parts:
+        raise ValueError("parts must hold at least one state, but it is empty.")
     for part in parts:
         state("each part", part)
-    ms = np.stack([wide(m) for m, _, _ in parts], axis=-1)  # (R, parts)
+    one_dtype({f"o of part {i}": part[2] for i, part in enumerate(parts)})
+    number("u", u)
+    ms = np.stack([_wide(m) for m, _, _ in parts], axis=-1)  # (R, parts)
     m, _, spread = _row_statistics(ms)
     size = np.where(np.isfinite(ms), np.abs(ms), 0).max(axis=-1)
     kappa = _kappa(u * (3 * size + 2 * spread), u, len(parts), 1)
     w = np.exp(ms - m[:, None])  # 0 for an empty part
-    l = sum(w[:, i] * wide(part[1]) for i, part in enumerate(parts))
-    o = sum(w[:, i, None] * wide(part[2]) for i, part in enumerate(parts))
-    o_abs = sum(w[:, i, None] * np.abs(wide(part[2])) for i, part in enumerate(parts))
+    l = sum(w[:, i] * _wide(part[1]) for i, part in enumerate(parts))
+    o = sum(w[:, i, None] * _wide(part[2]) for i, part in enumerate(parts))
+    o_abs = sum(w[:, i, None] * np.abs(_wide(part[2])) for i, part in enumerate(parts))
     return ms.max(axis=-1), Bound(l, SLACK * (kappa + u) * l), Bound(o, SLACK * (kappa + u)[:, None] * o_abs)

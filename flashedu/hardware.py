@@ -72,7 +72,7 @@ GPUS = {
 
 
 def gpu(name):
-    """The GPU of that name; raises KeyError with the names that exist."""
-    if name not in GPUS:
-        raise KeyError(f"name must be one of {', '.join(GPUS)}, but it is {name!r}.")
+    """The GPU of that name; raises ValueError with the names that exist."""
+    if not isinstance(name, str) or name not in GPUS:
+        raise ValueError(f"name must be one of {', '.join(GPUS)}, but it is {name!r}.")
     return GPUS[name]

@@ -5,11 +5,12 @@ HBM is large and holds whole arrays. SRAM is small and holds tiles. `load` copie
 NumPy on tiles and costs nothing; only residency and traffic are counted. One element counts `itemsize` bytes, which
 may differ from the arrays' own: 2 models bfloat16 while NumPy computes in float32.
 """
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from flashedu.arguments import positive_int
+from flashedu.arguments import attention_inputs, float_array, one_dtype, positive_int, short
 
 
 class SramOverflow(MemoryError):
@@ -37,14 +38,15 @@ class Machine:
     """
 
     def __init__(self, hbm, sram_bytes, itemsize=None):
-        if not isinstance(hbm, dict) or not all(isinstance(a, np.ndarray) and a.ndim for a in hbm.values()) or not hbm:
-            raise TypeError("hbm must be a dict of NumPy arrays with at least one axis.")
+        if not isinstance(hbm, dict) or not hbm:
+            raise TypeError(f"hbm must be a dict of NumPy arrays by name, but it is {short(hbm)}.")
+        for name, array in hbm.items():
+            float_array(name, array)
+        one_dtype(hbm)
         self.hbm = {name: array.copy() for name, array in hbm.items()}
         self.dtype = next(iter(self.hbm.values())).dtype
-        positive_int("sram_bytes", sram_bytes)
-        self.sram_bytes = int(sram_bytes)
-        self.itemsize = self.dtype.itemsize if itemsize is None else itemsize
-        positive_int("itemsize", self.itemsize)
+        self.sram_bytes = positive_int("sram_bytes", sram_bytes)
+        self.itemsize = self.dtype.itemsize if itemsize is None else positive_int("itemsize", itemsize)
         self.sram_used = self.sram_peak = self.read_bytes = self.written_bytes = 0
         self.events = []
         self._resident = {}  # id of a tile -> (tile, its name, start, stop, bytes)
@@ -55,6 +57,7 @@ class Machine:
 
         `extra` adds arrays by name, such as s and p for three separate kernels.
         """
+        attention_inputs(q, k, v)
         o = np.full((len(q), v.shape[1]), np.nan, q.dtype)
         return cls({"q": q, "k": k, "v": v, "o": o, "lse": o[:, 0], **extra}, sram_bytes, itemsize)
 
@@ -65,12 +68,17 @@ class Machine:
     def load(self, name, start, stop):
         """Copy rows start:stop of an HBM array into SRAM and return the tile; counts as read."""
         rows = self._rows(name, start, stop)
+        self._make_room(rows.size * self.itemsize, "load", name, start, stop)
         tile = self._place(rows.copy(), "load", name, start, stop)
         self.read_bytes += rows.size * self.itemsize
         return tile
 
     def alloc(self, shape, fill=0.0):
-        """Take SRAM for a tile of your own and return it, filled; moves no bytes."""
+        """Take SRAM for a tile of your own, such as alloc((rows, columns)), and return it, filled; moves no bytes."""
+        if not isinstance(shape, tuple) or not shape:
+            raise TypeError(f"shape must be a tuple such as (8,) or (8, 16), but it is {short(shape)}.")
+        shape = tuple(positive_int("each length in shape", length) for length in shape)
+        self._make_room(math.prod(shape) * self.itemsize, "alloc", "tile", 0, shape[0])
         return self._place(np.full(shape, fill, self.dtype), "alloc", "tile", 0, shape[0])
 
     def free(self, tile):
@@ -98,22 +106,28 @@ class Machine:
         return [entry[1:] for entry in self._resident.values()]
 
     def _array(self, name):
-        if name not in self.hbm:
-            raise KeyError(f"HBM holds {', '.join(self.hbm)}, but not {name!r}.")
+        if not isinstance(name, str) or name not in self.hbm:
+            raise ValueError(f"name must be one of {', '.join(self.hbm)}, but it is {short(name)}.")
         return self.hbm[name]
 
     def _rows(self, name, start, stop):
         n = len(self._array(name))
+        for label, value in (("start", start), ("stop", stop)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise TypeError(f"{label} must be a whole number, but it is {short(value)}.")
         if not 0 <= start < stop <= n:
-            raise IndexError(f"rows {start}:{stop} of {name} do not exist: it has {n} rows.")
+            raise IndexError(f"start and stop must name at least one of the {n} rows of {name}, but they are {start} and {stop}.")
         return self.hbm[name][start:stop]
+
+    def _make_room(self, size_bytes, kind, name, start, stop):
+        free = self.sram_bytes - self.sram_used
+        if size_bytes > free:
+            held = ", ".join(f"{n} {a}:{b} ({size:,} B)" for n, a, b, size in self.resident) or "nothing"
+            raise SramOverflow(f"{kind} of {name} {start}:{stop} needs {size_bytes:,} bytes, but of {self.sram_bytes:,} only "
+                               f"{free:,} are free; resident: {held}.")
 
     def _place(self, tile, kind, name, start, stop):
         size_bytes = tile.size * self.itemsize
-        if self.sram_used + size_bytes > self.sram_bytes:
-            held = ", ".join(f"{n} {a}:{b} ({size:,} B)" for n, a, b, size in self.resident) or "nothing"
-            raise SramOverflow(f"{kind} of {name} {start}:{stop} needs {size_bytes:,} bytes, but of {self.sram_bytes:,} only "
-                               f"{self.sram_bytes - self.sram_used:,} are free; resident: {held}.")
         self._resident[id(tile)] = (tile, name, start, stop, size_bytes)
         self.sram_used += size_bytes
         self.sram_peak = max(self.sram_peak, self.sram_used)

@@ -3,7 +3,7 @@
     python3 tools/bootstrap.py lab [flags for JupyterLab]     what it takes to read the course, and JupyterLab
     python3 tools/bootstrap.py dev                            what it takes to build and test it as well
 
-Uses the standard library only, and syntax that an old Python parses, so that it can tell its owner what is missing.
+Uses the standard library only, and syntax that Python 3.6 parses, so that an old one can tell its owner what is missing.
 """
 
 import hashlib
@@ -27,9 +27,10 @@ QUIET = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "
 def check_machine():
     """Stop with one sentence if this Python cannot make the environment, or not here."""
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
+        oldest, newest, this = ("{}.{}".format(*version) for version in (OLDEST, NEWEST, sys.version_info))
         sys.exit(
-            "The course needs Python {}.{} to {}.{} and this is {}.{}: install one of those and name it, as in "
-            "`make lab PYTHON=python{}.{}`.".format(*(OLDEST + NEWEST + tuple(sys.version_info[:2]) + NEWEST))
+            f"The course needs Python {oldest} to {newest} and this is {this}: install one of those and name it, as "
+            f"in `make lab PYTHON=python{newest}`."
         )
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         sys.exit(
@@ -37,15 +38,15 @@ def check_machine():
             "then the same command again."
         )
     if not os.access(ROOT, os.W_OK):
-        sys.exit("The folder {} cannot be written to: copy the course to a folder of yours.".format(ROOT))
+        sys.exit(f"The folder {ROOT} cannot be written to: copy the course to a folder of yours.")
 
 
 def check_disk(needed_gb):
     free_gb = shutil.disk_usage(ROOT).free / 1e9
     if free_gb < needed_gb:
         sys.exit(
-            "The disk of {} has {:.1f} GB free and the installation needs {} GB: make room, then run the same "
-            "command again.".format(ROOT, free_gb, needed_gb)
+            f"The disk of {ROOT} has {free_gb:.1f} GB free and the installation needs {needed_gb} GB: make room, then "
+            "run the same command again."
         )
 
 
@@ -93,7 +94,7 @@ def install(extras):
         os.mkdir(VENV)
         run(sys.executable, "-m", "venv", VENV)
     pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-c", "constraints.txt"]
-    run(*pip, "-e", ".[{}]".format(",".join(extras)))
+    run(*pip, "-e", f".[{','.join(extras)}]")
     settings = os.path.join(VENV, "share", "jupyter", "lab", "settings")
     os.makedirs(settings, exist_ok=True)
     with open(os.path.join(settings, "overrides.json"), "w") as file:

@@ -85,10 +85,11 @@ DIRECTIVES = {"include": object_source, "exercise": exercise_source}
 def expand(source: Path, root: Path) -> str:
     """The source's text with its directives replaced; every solution in it ends in the cell where it begins."""
     out, in_code, begun = [], True, 0
-    for number, line in enumerate([*source.read_text(encoding="utf-8").splitlines(), "# %%"], start=1):
+    lines = source.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate([*lines, "# %%"], start=1):  # one header more, so that the last cell ends
         here = f"{source.relative_to(root).as_posix()}, line"
         directive = re.match(r"# (\w+): *(.*)", line) if in_code else None
-        if line.startswith("# %%"):
+        if re.match(r"# %%(\s|$)", line):
             if begun:
                 raise BuildError(f"{here} {begun}: this solution has no end in its cell.")
             in_code = "[markdown]" not in line
@@ -118,7 +119,6 @@ def notebook(source: Path, solutions: bool, root: Path = ROOT) -> nbformat.Noteb
     text = expand(source, root)
     nb = jupytext.reads(text if solutions else cut(text), fmt=PERCENT)
     nb.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
-    nb.nbformat, nb.nbformat_minor = 4, 5
     for number, cell in enumerate(nb.cells, start=1):
         cell.id = f"{source.stem.replace('_', '-')}-{number:03d}"
         cell.metadata.pop("lines_to_next_cell", None)
@@ -171,7 +171,7 @@ def build(prefixes: list[str], root: Path = ROOT) -> None:
     for source, path, solutions in jobs(root):
         if source.name.startswith(tuple(prefixes) or ""):
             start, name = time.perf_counter(), path.relative_to(root).as_posix()
-            print(f"{name:48}", end="", flush=True)
+            print(f"{name:56}", end="", flush=True)
             nb = notebook(source, solutions, root)
             path.parent.mkdir(exist_ok=True)
             if solutions:

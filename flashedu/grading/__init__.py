@@ -3,7 +3,7 @@ import sys
 
 from flashedu.grading.exercises import EXERCISES
 from flashedu.grading.hints import HINTS
-from flashedu.grading.judge import judge
+from flashedu.grading.judging import judge
 from flashedu.grading.progress import progress, record
 from flashedu.grading.verdict import Verdict
 

@@ -34,7 +34,7 @@ HINTS = {
     "tiled_attention": (
         "It is online_attention once more, for one tile of queries at a time. The state of a tile never leaves the loop over its keys; o and lse do, once.",
         "For causal, query i sees keys up to i + Nk - Nq. The tile's last row, i1 - 1, decides how far the loop over keys goes; only tiles that hold a key beyond what the first row sees need a mask.",
-        "visible = min(Nk, i1 + Nk - Nq) if causal else Nk; for j0 in range(0, visible, block_k). Guard -inf - (-inf) as in update_normalizer; at the end rows with l > 0 get acc / l and m + log(l), the others keep 0 and -inf.",
+        "visible = min(Nk, i1 + Nk - Nq) if causal else Nk; for j0 in range(0, visible, block_k). Guard -inf - (-inf) as in update_normalizer; at the end rows whose m is above -inf get acc / l and m + log(l), the others keep 0 and -inf.",
     ),
     "block_sizes": (
         "What is M in the paper: bytes or elements?",

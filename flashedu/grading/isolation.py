@@ -61,7 +61,7 @@ def call(fn, args, seconds, trace_memory=False):
                 outcome.result = fn(*args)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever a learner's code raises, SystemExit too
+        except BaseException as error:  # whatever a learner's code raises, SystemExit too
             outcome.error = error
         finally:
             if trace_memory:

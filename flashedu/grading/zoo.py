@@ -1,6 +1,6 @@
 """The kill matrix: every mistake of the zoo against every check of its exercise."""
 from flashedu.grading.exercises import EXERCISES
-from flashedu.grading.judge import judge
+from flashedu.grading.judging import judge
 from flashedu.grading.mistakes import MISTAKES
 
 

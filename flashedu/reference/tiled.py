@@ -36,7 +36,7 @@ def tiled_attention(q, k, v, block_q, block_k, causal=False):
             l = l * alpha + p.sum(axis=1)
             acc = acc * alpha[:, None] + p @ v[j0:j1]
             m = m_new
-        seen = l > 0
+        seen = m > -np.inf
         o[i0:i1][seen] = acc[seen] / l[seen, None]
         lse[i0:i1][seen] = m[seen] + np.log(l[seen])
     return o, lse
@@ -77,7 +77,7 @@ def tiled_on_machine(machine, block_q, block_k, causal=False):
             m[:] = m_new
             for tile in (k, v, s):
                 machine.free(tile)
-        seen = l > 0
+        seen = m > -np.inf
         acc[seen] = acc[seen] / l[seen, None]
         m[seen] = m[seen] + np.log(l[seen])  # now the row's lse; -inf where no key was seen
         machine.store("o", i0, i1, acc)

@@ -115,11 +115,9 @@ def growth(measured, predicted, limit_bytes):
     axes[1].plot([end], [end_bytes / 1e9], "x", color=COLOURS["text"], ms=10, mew=2)
     when = f"The prediction meets the limit at N = {end:,}, after {duration(end_seconds)}."
     caption = f"Naive attention, one head, on this machine. {when}"
-    return Picture(
-        figure,
-        caption,
-        f"Both curves rise with the square of N. The longest run held {size(max(m[1] for m in measured.values()))}. {caption}",
-    )
+    longest, (seconds, peak_bytes) = max(measured.items())
+    said = f"at N = {longest:,} {duration(seconds)} and {size(peak_bytes)}"
+    return Picture(figure, caption, f"Both curves rise with the square of N; measured {said}. {when}")
 
 
 def error_against_bound(ratios, bound_name="what rounding allows"):

@@ -1,20 +1,44 @@
 """Two methods on the reader's machine: time and peak memory against N, and against the size of a tile."""
+
 from flashedu.viz.figure import COLOURS, Picture, new_figure
 
 
 def naive_against_tiled(rows):
-    """Time and peak memory of naive and tiled attention. Takes a list of (n, naive, tiled): `bench.Measurement`s, naive may be None."""
+    """Time and peak memory against N. Takes a list of (n, naive, tiled), two `bench.Measurement`s; naive may be None."""
     figure, axes = new_figure(1, 2, figsize=(8.5, 3.6))
-    for panel, of, label in zip(axes, (lambda x: x.seconds, lambda x: x.peak_bytes / 1e6), ("time (s)", "peak memory (MB)"), strict=True):
-        for which, name, colour, marker, style in ((1, "naive", "hbm", "v", "--"), (2, "tiled", "sram", "P", "-")):
+    for panel, of, label in zip(
+        axes,
+        (lambda x: x.seconds, lambda x: x.peak_bytes / 1e6),
+        ("time (s)", "peak memory (MB)"),
+        strict=True,
+    ):
+        for which, name, colour, marker, style in (
+            (1, "naive", "hbm", "v", "--"),
+            (2, "tiled", "sram", "P", "-"),
+        ):
             points = [(row[0], of(row[which])) for row in rows if row[which] is not None]
-            panel.plot(*zip(*points, strict=True), style, marker=marker, markersize=8, color=COLOURS[colour], label=name)
+            panel.plot(
+                *zip(*points, strict=True),
+                style,
+                marker=marker,
+                markersize=8,
+                color=COLOURS[colour],
+                label=name,
+            )
         panel.set(xscale="log", yscale="log", xlabel="sequence length N", ylabel=label)
         panel.set_xticks([row[0] for row in rows], [f"{row[0] // 1024}k" for row in rows])
         panel.minorticks_off()
-        panel.legend()
-    told = [f"N = {n}: time {a.seconds / b.seconds:.1f}x, memory {a.peak_bytes / b.peak_bytes:.0f}x" for n, a, b in rows if a is not None]
-    return Picture(figure, "Naive and tiled attention in NumPy on this machine, one head.", "Naive over tiled, " + "; ".join(told) + ".")
+        panel.legend(frameon=False)
+    told = [
+        f"N = {n}: time {a.seconds / b.seconds:.1f}x, memory {a.peak_bytes / b.peak_bytes:.0f}x"
+        for n, a, b in rows
+        if a is not None
+    ]
+    return Picture(
+        figure,
+        "Naive and tiled attention in NumPy on this machine, one head.",
+        "Naive over tiled, " + "; ".join(told) + ".",
+    )
 
 
 def time_against_block(blocks, seconds, naive_seconds, n):
@@ -25,10 +49,11 @@ def time_against_block(blocks, seconds, naive_seconds, n):
     axes.set(xscale="log", yscale="log", xlabel="side of a square tile", ylabel="time (s)")
     axes.set_xticks(blocks, [f"{b}" for b in blocks])
     axes.minorticks_off()
-    axes.legend()
+    axes.legend(frameon=False)
     best = blocks[seconds.index(min(seconds))]
     return Picture(
         figure,
-        f"Time of one head at N = {n} against the tile's side. Left, the interpreter's overhead; right, tiles that no cache holds.",
-        f"Time against block size from {blocks[0]} to {blocks[-1]}; the fastest is {best}, naive takes {naive_seconds:.2f} s.",
+        f"Time of one head at N = {n} against the tile's side: left many small tiles, right the whole matrix.",
+        f"Time against block size from {blocks[0]} to {blocks[-1]}; "
+        f"the fastest is {best}, naive takes {naive_seconds:.2f} s.",
     )

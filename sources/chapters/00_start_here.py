@@ -165,19 +165,23 @@ display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 #
 # ## The map
 #
-# | chapter | the question | you write |
-# |:--|:--|:--|
-# | [1. The matrix that should not exist][1] | where does the time go? | `stable_softmax`, `naive_attention`, `naive_traffic` |
-# | [2. Softmax without seeing the row][2] | can a softmax be repaired? | `update_normalizer`, `merge_states`, `online_attention` |
-# | [3. Now tile it][3] | what lives where, and how many bytes move? | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
+# | chapter | you write |
+# |:--|:--|
+# | [1. The matrix that should not exist][1] | `stable_softmax`, `naive_attention`, `naive_traffic` |
+# | [2. Softmax without seeing the row][2] | `update_normalizer`, `merge_states`, `online_attention` |
+# | [3. Now tile it][3] | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
 #
 # [1]: 01_the_matrix_that_should_not_exist.ipynb
 # [2]: 02_softmax_without_seeing_the_row.ipynb
 # [3]: 03_now_tile_it.ipynb
 #
-# Each takes 30 to 60 minutes to read, and about as long again for its exercises. In the plan after them: a kernel for
-# a GPU in Triton, the backward pass, what the three FlashAttention papers each changed, where the method does not
-# help, and how the same idea splits one attention over many processors.
+# Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the
+# obstacle out of the way: a softmax that can be repaired when a larger score turns up. In chapter 3 everything falls
+# into place: what lives where, in blocks of which size, and how many bytes move. Each takes 30 to 60 minutes to read,
+# and about as long again for its exercises.
+#
+# Planned after them: a kernel for a GPU in Triton, the backward pass, what each of the three FlashAttention papers
+# changed, where the method does not help, and how the same idea splits one attention over many processors.
 #
 # ## What you can now explain
 #

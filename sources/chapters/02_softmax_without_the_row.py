@@ -1,19 +1,20 @@
 # %% [markdown]
 # # 2. Softmax without seeing the row
 #
-# Softmax divides by a sum over the whole row. Now let the row arrive in pieces: 128 scores, then another 128, and
-# every piece is gone when the next one comes. You may keep a few numbers, but nothing that grows with the length of
-# the row. **Can the output of attention still be computed, and how much accuracy does the forgetting cost?**
+# Softmax divides by a sum over the whole row. Now let the row arrive in pieces: 128 scores, then another 128,
+# and every piece is gone when the next one comes. You may keep a few numbers, but nothing that grows with the
+# length of the row. **Can the output of attention still be computed, and how much accuracy does the
+# forgetting cost?**
 #
-# Chapter 1 ended on why this looks hopeless. A block can compute a softmax of its own scores, but the results of
-# several blocks cannot be added up, because each was divided by its own denominator and the right one is known
-# only at the end.
+# Chapter 1 ended on why this looks hopeless. A block can compute a softmax of its own scores, but the results
+# of several blocks cannot be added up, because each was divided by its own denominator and the right one is
+# known only at the end.
 #
-# The function `online_attention`, which you will write in this chapter's exercise, takes the keys block by block
-# and forgets them. Below it competes with the textbook's version, which holds the whole row. One query, 100,000 keys,
-# everything in float32, judged against the same computation in float64. The third run is meant to hurt: the keys come
-# sorted, lowest score first, so that every block brings a larger maximum than all the blocks before it, and all work
-# done so far has been done relative to a wrong one.
+# The function `online_attention`, which you will write in this chapter's exercise, takes the keys block by
+# block and forgets them. Below it competes with the textbook's version, which holds the whole row. One query,
+# 100,000 keys, everything in float32, judged against the same computation in float64. The third run is meant
+# to hurt: the keys come sorted, lowest score first, so that every block brings a larger maximum than all the
+# blocks before it, and all work done so far has been done relative to a wrong one.
 #
 # Before you run the cell, write down your guess: how many correct digits does each of the three have?
 
@@ -41,18 +42,18 @@ for name, o in answers.items():
     print(f"{name:40} largest error {np.abs(o - exact).max():.1e}  (outputs up to {np.abs(exact).max():.2f})")
 
 # %% [markdown]
-# All three are right to the last digits that float32 has, and the two that forgot are *nearer* to the truth than the
-# one that saw everything. (That is no law. Here it comes from the order of the additions: many short sums lose less to
-# rounding than one sum of 100,000 terms.) The sorted run is as good as the others, although every block after
-# the first told it that its maximum had been wrong.
+# All three are right to the last digits that float32 has, and the two that forgot are *nearer* to the truth
+# than the one that saw everything. (That is no law. Here it comes from the order of the additions: many short
+# sums lose less to rounding than one sum of 100,000 terms.) The sorted run is as good as the others, although
+# every block after the first told it that its maximum had been wrong.
 #
-# So nothing was approximated, and a wrong maximum is something that can be repaired. This chapter is about the repair.
-# It is one multiplication.
+# So nothing was approximated, and a wrong maximum is something that can be repaired. This chapter is about
+# the repair. It is one multiplication.
 #
 # ## What a late maximum does
 #
-# Take six scores in two blocks of three. Stable softmax subtracts the row's maximum before it exponentiates. The
-# first block knows only its own maximum, 3, and so that is what it subtracts.
+# Take six scores in two blocks of three. Stable softmax subtracts the row's maximum before it exponentiates.
+# The first block knows only its own maximum, 3, and so that is what it subtracts.
 
 # %%
 row = np.array([1.0, 3.0, 2.0, 5.0, 4.0, 0.0])
@@ -63,8 +64,9 @@ print(f"first block: maximum m1 = {m1}, sum l1 = {l1:.6f}")
 
 # %% [markdown]
 # Then the 5 arrives. Had we known it, we would have subtracted 5 and the first block's sum would have been a
-# different number. The block itself is gone: only `m1` and `l1` are left. Can the sum that we should have had be
-# obtained from these two? Try it with pen and paper before you go on; you need one rule about exponentials.
+# different number. The block itself is gone: only `m1` and `l1` are left. Can the sum that we should have had
+# be obtained from these two? Try it with pen and paper before you go on; you need one rule about
+# exponentials.
 
 # %%
 wanted = np.exp(first - 5).sum()  # needs the block, which is gone
@@ -72,26 +74,26 @@ repaired = l1 * np.exp(m1 - 5)  # needs only m1 and l1
 print(f"wanted {wanted:.6f}, repaired {repaired:.6f}, the factor is {np.exp(m1 - 5):.6f}")
 
 # %% [markdown]
-# The rule is that a difference in the exponent is a factor in front. If $m$ is the old maximum and $m'$ the new one, then
-# for every score $s$ of the past
+# The rule is that a difference in the exponent is a factor in front. If $m$ is the old maximum and $m'$ the
+# new one, then for every score $s$ of the past
 #
 # $$e^{s - m'} = e^{s - m}\, e^{m - m'} .$$
 #
-# The factor $\alpha = e^{m - m'}$ does not contain $s$. It is the same for every key that was ever seen, so it can be
-# taken out of the sum, and one multiplication corrects them all at once:
+# The factor $\alpha = e^{m - m'}$ does not contain $s$. It is the same for every key that was ever seen, so
+# it can be taken out of the sum, and one multiplication corrects them all at once:
 #
 # $$\sum_j e^{s_j - m'} = \alpha \sum_j e^{s_j - m} .$$
 #
-# It helps to read the pair $(m, l)$ as a number in scientific notation. The true sum of exponentials is $l\, e^m$, which
-# may be far too large or too small to be stored; so it is kept as a significand $l$ and an exponent $m$. Nobody
-# is surprised that $6 \cdot 10^{23}$ can be rewritten as $0.06 \cdot 10^{25}$ without asking where the 6 came from. The
-# correction factor is that and nothing more, with base $e$.
+# It helps to read the pair $(m, l)$ as a number in scientific notation. The true sum of exponentials is
+# $l\, e^m$, which may be far too large or too small to be stored; so it is kept as a significand $l$ and an
+# exponent $m$. Nobody is surprised that $6 \cdot 10^{23}$ can be rewritten as $0.06 \cdot 10^{25}$ without
+# asking where the 6 came from. The correction factor is that and nothing more, with base $e$.
 #
 # ## A row that arrives
 #
-# The next cell lets a row of 48 scores arrive in blocks of 8. For each block it records the maximum so far, the
-# factor, what is kept of the old sum after the factor, and what the block adds. Before you look at the picture: in how
-# many of the six blocks do you expect a factor that differs from 1?
+# The next cell lets a row of 48 scores arrive in blocks of 8. For each block it records the maximum so far,
+# the factor, what is kept of the old sum after the factor, and what the block adds. Before you look at the
+# picture: in how many of the six blocks do you expect a factor that differs from 1?
 
 # %%
 scores = np.random.default_rng(345).normal(0, 1.6, 48)
@@ -109,13 +111,14 @@ whole = np.exp(scores - scores.max()).sum()
 print(f"sum from blocks {l:.12f}\nsum of the row  {whole:.12f}")
 
 # %% [markdown]
-# Look at the first factor: it is 0, and not because something was wrong. Before the first block the state is "nothing
-# seen", written as $m = -\infty$ and $l = 0$, and $e^{-\infty - m'} = 0$ for any finite $m'$. The empty state needs no
-# special case. (It needs one in a single situation, which is this chapter's trap, further down.)
+# Look at the first factor: it is 0, and not because something was wrong. Before the first block the state is
+# "nothing seen", written as $m = -\infty$ and $l = 0$, and $e^{-\infty - m'} = 0$ for any finite $m'$. The
+# empty state needs no special case. (It needs one in a single situation, which is this chapter's trap,
+# further down.)
 #
-# In most blocks the factor is exactly 1. How rare are the others? In a row whose scores come in no particular order,
-# block number $b$ holds the largest score of the first $b$ blocks with probability $1/b$. The expected number
-# of new maxima in $T$ blocks is therefore $1 + \frac12 + \dots + \frac1T$, which grows like $\ln T$.
+# In most blocks the factor is exactly 1. How rare are the others? In a row whose scores come in no particular
+# order, block number $b$ holds the largest score of the first $b$ blocks with probability $1/b$. The expected
+# number of new maxima in $T$ blocks is therefore $1 + \frac12 + \dots + \frac1T$, which grows like $\ln T$.
 
 # %%
 block_maxima = np.random.default_rng(0).standard_normal((5000, 64, 32)).max(axis=2)  # 5000 rows, 64 blocks of 32
@@ -133,14 +136,14 @@ print(f"new maxima in 64 blocks: {new_maxima.mean():.2f} on average; 1 + 1/2 + .
 #
 # $$o = \frac{\sum_j e^{s_j - m}\, v_j}{\sum_j e^{s_j - m}} ,$$
 #
-# and the numerator has the same exponentials in it as the denominator. Whatever repairs one repairs the other. So the
-# numerator is kept as a third quantity, a vector, *without dividing it*; when the maximum moves, it is multiplied by the
-# same $\alpha$; and there is one division, at the very end. The three together are the **state** $(m, l, o)$ of online
-# softmax: for one query, two numbers and a vector as long as a value.
+# and the numerator has the same exponentials in it as the denominator. Whatever repairs one repairs the
+# other. So the numerator is kept as a third quantity, a vector, *without dividing it*; when the maximum
+# moves, it is multiplied by the same $\alpha$; and there is one division, at the very end. The three together
+# are the **state** $(m, l, o)$ of online softmax: for one query, two numbers and a vector as long as a value.
 #
-# Dividing later rather than now is what removes chapter 1's obstacle. There, each block divided by its own denominator
-# and then nothing fitted together. A state is a fraction before the division, and such fractions can be brought to a
-# common scale.
+# Dividing later rather than now is what removes chapter 1's obstacle. There, each block divided by its own
+# denominator and then nothing fitted together. A state is a fraction before the division, and such fractions
+# can be brought to a common scale.
 
 # %%
 def state_of(s, v):
@@ -158,27 +161,29 @@ print("from two blocks:", (a1 * o1 + a2 * o2) / (a1 * l1 + a2 * l2))
 print("from the row:   ", stable_softmax(row) @ values)
 
 # %% [markdown]
-# Notice that this cell did not treat the first block as "old" and the second as "new". Both were computed alone, from
-# scratch, and both were brought to the larger of the two maxima. One of the two factors is 1, and it does not matter
-# which.
+# Notice that this cell did not treat the first block as "old" and the second as "new". Both were computed
+# alone, from scratch, and both were brought to the larger of the two maxima. One of the two factors is 1, and
+# it does not matter which.
 #
 # ## No first, no last
 #
-# That symmetry deserves a closer look, for it is the most useful thing in this chapter. Call the operation of the last
-# cell *merge*: it takes the states of two disjoint sets of keys and gives the state of all their keys together,
+# That symmetry deserves a closer look, for it is the most useful thing in this chapter. Call the operation of
+# the last cell *merge*: it takes the states of two disjoint sets of keys and gives the state of all their
+# keys together,
 #
 # $$(m_a, l_a, o_a) \oplus (m_b, l_b, o_b) = \bigl(m,\;\; e^{m_a - m} l_a + e^{m_b - m} l_b,\;\; e^{m_a - m} o_a + e^{m_b - m} o_b\bigr),
 # \qquad m = \max(m_a, m_b).$$
 #
-# In terms of scientific notation it is plain addition: $l_a e^{m_a} + l_b e^{m_b}$, with the larger exponent chosen for
-# the result. Addition does not care about order or grouping, and neither does a maximum, so merge is
-# commutative and associative; and the empty state $(-\infty, 0, 0)$ changes nothing, as adding zero changes nothing. A
-# set with such an operation is called a **commutative monoid**. The name is worth having because of what it permits:
-# cut the keys anywhere, give the pieces to anyone, merge in any order as results come in.
+# In terms of scientific notation it is plain addition: $l_a e^{m_a} + l_b e^{m_b}$, with the larger exponent
+# chosen for the result. Addition does not care about order or grouping, and neither does a maximum, so merge
+# is commutative and associative; and the empty state $(-\infty, 0, 0)$ changes nothing, as adding zero
+# changes nothing. A set with such an operation is called a **commutative monoid**. The name is worth having
+# because of what it permits: cut the keys anywhere, give the pieces to anyone, merge in any order as results
+# come in.
 #
-# We should not take this from algebra alone, since algebra knows no rounding. The next cells split 1,000 keys in a
-# random number of pieces at random places, after shuffling them, and merge random pairs until one state is left; 300 times.
-# `merge_states` does the formula above for many queries at once.
+# We should not take this from algebra alone, since algebra knows no rounding. The next cells split 1,000 keys
+# in a random number of pieces at random places, after shuffling them, and merge random pairs until one state
+# is left; 300 times. `merge_states` does the formula above for many queries at once.
 
 # %%
 q, k, v = (rng.standard_normal((n, 64), dtype=np.float32) for n in (4, 1000, 1000))
@@ -213,10 +218,10 @@ print(f"largest error over 300 random splits and orders: {max(ratios):.3f} of wh
 print(f"outputs that differ in at least one bit: {len(outputs)}")
 
 # %% [markdown]
-# Read both lines. Every one of the 300 merges is right, to a small fraction of what rounding alone could have done
-# (the next section says what that bound is). And yet hardly two of the outputs agree in every bit. There
-# is no contradiction: floating-point addition itself is associative only up to rounding, and merge inherits exactly
-# that. What about the other two laws?
+# Read both lines. Every one of the 300 merges is right, to a small fraction of what rounding alone could have
+# done (the next section says what that bound is). And yet hardly two of the outputs agree in every bit. There
+# is no contradiction: floating-point addition itself is associative only up to rounding, and merge inherits
+# exactly that. What about the other two laws?
 
 # %%
 a, b = states_of(np.arange(400)), states_of(np.arange(400, 1000))
@@ -231,40 +236,42 @@ print("a + b is b + a, bit for bit:  ", same_bits(merge_states(a, b), merge_stat
 print("a + nothing is a, bit for bit:", same_bits(merge_states(a, nothing), a))
 
 # %% [markdown]
-# These two hold to the bit: addition of two floating-point numbers is commutative, and multiplying by 1 and adding 0
-# round nothing. Online softmax is the special case in which the pieces happen to be merged from left to right. Chapter 8
-# uses the general case, with pieces on different processors and on different machines.
+# These two hold to the bit: addition of two floating-point numbers is commutative, and multiplying by 1 and
+# adding 0 round nothing. Online softmax is the special case in which the pieces happen to be merged from left
+# to right. Chapter 8 uses the general case, with pieces on different processors and on different machines.
 #
 # ## What "exact" means here
 #
-# Flash attention is called exact, and the two lines above show that this cannot mean "the same bits". It means that
-# in real arithmetic the result is the same number, so that rounding is the *only* reason for a difference. A claim of this
-# kind can be tested, because rounding errors have a size that can be computed.
+# Flash attention is called exact, and the two lines above show that this cannot mean "the same bits". It
+# means that in real arithmetic the result is the same number, so that rounding is the *only* reason for a
+# difference. A claim of this kind can be tested, because rounding errors have a size that can be computed.
 #
-# The course does it as follows. The output is computed in float64 and called $o^*$, its probabilities $P^*$. Each
-# operation in float32 may be off by a relative $u = 2^{-24}$. A score is a dot product of length $D$, and its error
-# $\delta$ grows with $\sqrt{D}$ and with the size of the products in it; the exponential turns this absolute error into a
-# relative error of a probability; sums over $N$ keys in $T$ blocks add theirs. Collected, for every element of the output:
+# The course does it as follows. The output is computed in float64 and called $o^*$, its probabilities $P^*$.
+# Each operation in float32 may be off by a relative $u = 2^{-24}$. A score is a dot product of length $D$,
+# and its error $\delta$ grows with $\sqrt{D}$ and with the size of the products in it; the exponential turns
+# this absolute error into a relative error of a probability; sums over $N$ keys in $T$ blocks add theirs.
+# Collected, for every element of the output:
 #
 # $$|o - o^*| \;\le\; 1.25 \,\bigl[\kappa \,(P^*|V|) + u\,|o^*|\bigr], \qquad \kappa = 2\delta + u\,(2T + 2\sqrt{B} + 8),$$
 #
-# where $B$ is the block size. Note $P^*|V|$ on the right, the weighted mean of *absolute* values. The terms of an output may
-# cancel; their rounding errors do not. `attention_bounds` in `flashedu/exactness.py` has the formula in full, and every
-# `check` of this course uses it. The number that we report is always error divided by bound: up to 1, rounding explains
-# it.
+# where $B$ is the block size. Note $P^*|V|$ on the right, the weighted mean of *absolute* values. The terms
+# of an output may cancel; their rounding errors do not. `attention_bounds` in `flashedu/exactness.py` has the
+# formula in full, and every `check` of this course uses it. The number that we report is always error divided
+# by bound: up to 1, rounding explains it.
 #
-# A yardstick is good only if wrong things fail by it. We need data on which to try, and random numbers are too kind.
-# So from here on we use the queries, keys and values of a real model.
+# A yardstick is good only if wrong things fail by it. We need data on which to try, and random numbers are
+# too kind. So from here on we use the queries, keys and values of a real model.
 
 # %%
 DATA_CELL
 
 # %% [markdown]
-# Now to the candidates. Three are float32 and claim to be exact. Then the online loop with a bug: the
-# factor is forgotten, for the last block only. Then three well-known approximations. Dropping small probabilities: what
-# is below $10^{-4}$ becomes zero. A window: each query sees only its nearest 64 neighbours on either side. A low-rank product:
-# the keys are replaced by their best approximation of rank 16. All of them save work or memory, and
-# each is tempting: after all, attention is mostly a few large probabilities. Which of them will pass?
+# Now to the candidates. Three are float32 and claim to be exact. Then the online loop with a bug: the factor
+# is forgotten, for the last block only. Then three well-known approximations. Dropping small probabilities:
+# what is below $10^{-4}$ becomes zero. A window: each query sees only its nearest 64 neighbours on either
+# side. A low-rank product: the keys are replaced by their best approximation of rank 16. All of them save
+# work or memory, and each is tempting: after all, attention is mostly a few large probabilities. Which of
+# them will pass?
 
 # %%
 def window(s, reach):
@@ -304,12 +311,13 @@ bound, _ = attention_bounds(q, k, v, block_k=32)
 against_bound({name: bound.errors(o) for name, o in methods.items()})
 
 # %% [markdown]
-# The axis is logarithmic. The three float32 results lie well to the left of the dashed line, and they lie in the same
-# place: whether the row was seen whole, in blocks of 32 or key by key makes no difference that this measure can see. The
-# others are not a little worse. Their *typical* element is out by a factor in the hundreds or more.
+# The axis is logarithmic. The three float32 results lie well to the left of the dashed line, and they lie in
+# the same place: whether the row was seen whole, in blocks of 32 or key by key makes no difference that this
+# measure can see. The others are not a little worse. Their *typical* element is out by a factor in the
+# hundreds or more.
 #
-# It is instructive to see what a common test would have said. Many test suites compare attention outputs with a fixed
-# tolerance, often 0.01.
+# It is instructive to see what a common test would have said. Many test suites compare attention outputs with
+# a fixed tolerance, often 0.01.
 
 # %%
 print(f"{'':32}{'largest error':>14}{'within 0.01?':>14}{'error / bound':>15}")
@@ -322,10 +330,10 @@ for name, o in methods.items():
 #
 # ## The trap: nothing minus nothing
 #
-# So far every block held at least one finite score. Masks change that. A key that a query must not see gets the score
-# $-\infty$, so that its exponential is 0. Usually all goes well: $e^{-\infty - m} = 0$ for a finite $m$. Below is one row,
-# in two blocks, of which one is masked completely. The row is computed twice: in one order and in the other. We have just
-# learned that the order is irrelevant. What do you expect?
+# So far every block held at least one finite score. Masks change that. A key that a query must not see gets
+# the score $-\infty$, so that its exponential is 0. Usually all goes well: $e^{-\infty - m} = 0$ for a finite
+# $m$. Below is one row, in two blocks, of which one is masked completely. The row is computed twice: in one
+# order and in the other. We have just learned that the order is irrelevant. What do you expect?
 
 # %%
 def careless_sum(blocks):
@@ -343,16 +351,17 @@ with np.errstate(invalid="ignore"):  # NumPy would warn
     print("masked block first:", careless_sum([masked, seen]))
 
 # %% [markdown]
-# When the masked block comes first, nothing has been seen before it and nothing is seen in it. The maximum stays at
-# $-\infty$, and the code evaluates $e^{m - m'}$ with both at $-\infty$. In IEEE arithmetic $-\infty - (-\infty)$
-# is NaN, and from then on NaN is multiplied into everything, including the good block that follows.
+# When the masked block comes first, nothing has been seen before it and nothing is seen in it. The maximum
+# stays at $-\infty$, and the code evaluates $e^{m - m'}$ with both at $-\infty$. In IEEE arithmetic
+# $-\infty - (-\infty)$ is NaN, and from then on NaN is multiplied into everything, including the good block
+# that follows.
 #
 # This is a frequent bug in real kernels, and it hides well. In causal attention, every query sees key 0, so
-# the first block is never wholly masked, and all tests are green. Then somebody adds a sliding window or padding on the left, or
-# more queries than keys, and the first block of some rows is empty.
+# the first block is never wholly masked, and all tests are green. Then somebody adds a sliding window or
+# padding on the left, or more queries than keys, and the first block of some rows is empty.
 #
-# The cure is not to invent a large negative number in place of $-\infty$. Try that, with a row that sees no key at
-# all, whose output this course defines to be 0:
+# The cure is not to invent a large negative number in place of $-\infty$. Try that, with a row that sees no
+# key at all, whose output this course defines to be 0:
 
 # %%
 values = np.array([[1.0], [2.0], [6.0]])
@@ -362,17 +371,17 @@ print("with -inf:", (stable_softmax(nothing_visible) @ values).item())
 print("with -1e9:", (stable_softmax(pretended) @ values).item(), "which is the mean of the values")
 
 # %% [markdown]
-# With $-10^9$ everywhere the masked keys are all equal, hence all equally visible. No NaN, no warning, a wrong number. The
-# right cure is to say what is meant: subtract the maximum where there is one, and 0 where there is none. Then
-# $e^{-\infty - 0} = 0$, both for the factor and for the masked scores, and the state stays the empty one. `merge_states`
-# meets the same situation when both of its arguments are empty, and the final division meets it as $0/0$. You will
-# write these guards in the exercise.
+# With $-10^9$ everywhere the masked keys are all equal, hence all equally visible. No NaN, no warning, a
+# wrong number. The right cure is to say what is meant: subtract the maximum where there is one, and 0 where
+# there is none. Then $e^{-\infty - 0} = 0$, both for the factor and for the masked scores, and the state
+# stays the empty one. `merge_states` meets the same situation when both of its arguments are empty, and the
+# final division meets it as $0/0$. You will write these guards in the exercise.
 #
 # ## How the maxima of a real model move
 #
 # For random scores we found that new maxima are rare. A trained model's scores are not random: it has learned
-# to look at certain keys, and these may come late. Here is what the rows of a real head do when the keys arrive in
-# blocks of 32. Before you run it: do you expect more new maxima than in random order, or fewer?
+# to look at certain keys, and these may come late. Here is what the rows of a real head do when the keys
+# arrive in blocks of 32. Before you run it: do you expect more new maxima than in random order, or fewer?
 
 # %%
 REAL_CELL
@@ -384,31 +393,33 @@ REAL_CELL
 #
 # Three papers, and each did something else.
 #
-# Milakov and Gimelshein (2018, NVIDIA) gave the running maximum and the running sum: softmax's normalizer in one pass
-# instead of two, to save memory accesses. They also state the merge of two pairs $(m, l)$, and that it is associative and
-# commutative. Their paper is about softmax, for instance over a large vocabulary, and not about attention: there is no
-# $o$ in it.
+# Milakov and Gimelshein (2018, NVIDIA) gave the running maximum and the running sum: softmax's normalizer in
+# one pass instead of two, to save memory accesses. They also state the merge of two pairs $(m, l)$, and that
+# it is associative and commutative. Their paper is about softmax, for instance over a large vocabulary, and
+# not about attention: there is no $o$ in it.
 #
-# Rabe and Staats (2021, Google) brought it to attention: the output is accumulated undivided along with the sum, so that
-# one query needs memory that does not grow with the number of keys. They showed that the quadratic
-# memory of attention is unnecessary, and their implementation runs at about the speed of the ordinary one. They wanted memory, and
-# they got memory.
+# Rabe and Staats (2021, Google) brought it to attention: the output is accumulated undivided along with the
+# sum, so that one query needs memory that does not grow with the number of keys. They showed that the
+# quadratic memory of attention is unnecessary, and their implementation runs at about the speed of the
+# ordinary one. They wanted memory, and they got memory.
 #
-# Dao, Fu, Ermon, Rudra and Ré (2022) saw that the same recurrence, arranged so that each block stays in a GPU's on-chip
-# memory, also saves the *traffic* of chapter 1, and that this makes attention faster and not merely smaller. They wrote the kernel, counted its
-# memory accesses, and did the backward pass. That is FlashAttention, and the next chapter builds it.
+# Dao, Fu, Ermon, Rudra and Ré (2022) saw that the same recurrence, arranged so that each block stays in a
+# GPU's on-chip memory, also saves the *traffic* of chapter 1, and that this makes attention faster and not
+# merely smaller. They wrote the kernel, counted its memory accesses, and did the backward pass. That is
+# FlashAttention, and the next chapter builds it.
 #
 # ## What you can now explain
 #
-# Why a running maximum that turns out too small does no harm, and what repairs it. Why the output may be accumulated
-# before the denominator is known. Why the pieces may be merged in any order, which laws hold to the bit and which up to
-# rounding. What "exact" claims, how it is tested, and why a fixed tolerance tests something else. Why a masked
-# first block is a trap and a masked last one is not.
+# Why a running maximum that turns out too small does no harm, and what repairs it. Why the output may be
+# accumulated before the denominator is known. Why the pieces may be merged in any order, which laws hold to
+# the bit and which up to rounding. What "exact" claims, how it is tested, and why a fixed tolerance tests
+# something else. Why a masked first block is a trap and a masked last one is not.
 #
-# Now write it: the notebook `exercises/02_softmax_without_the_row.ipynb` has three functions, `update_normalizer`,
-# `merge_states` and `online_attention`.
+# Now write it: the notebook `exercises/02_softmax_without_the_row.ipynb` has three functions,
+# `update_normalizer`, `merge_states` and `online_attention`.
 #
-# **Read more.** M. Milakov, N. Gimelshein, *Online normalizer calculation for softmax*, arXiv 1805.02867: section 3
-# and, for the merge, 3.1. M. Rabe, C. Staats, *Self-attention Does Not Need O(n²) Memory*, arXiv 2112.05682: sections 2
-# and 3. T. Dao et al., *FlashAttention*, arXiv 2205.14135: section 3.1. N. Higham, T. Mary, *A New Approach to
-# Probabilistic Rounding Error Analysis*, SIAM J. Sci. Comput. 2019, for the square roots in the bound.
+# **Read more.** M. Milakov, N. Gimelshein, *Online normalizer calculation for softmax*, arXiv 1805.02867:
+# section 3 and, for the merge, 3.1. M. Rabe, C. Staats, *Self-attention Does Not Need O(n²) Memory*, arXiv
+# 2112.05682: sections 2 and 3. T. Dao et al., *FlashAttention*, arXiv 2205.14135: section 3.1. N. Higham, T.
+# Mary, *A New Approach to Probabilistic Rounding Error Analysis*, SIAM J. Sci. Comput. 2019, for the square
+# roots in the bound.

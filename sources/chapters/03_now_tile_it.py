@@ -1,37 +1,47 @@
 # %% [markdown]
 # # 3. Now tile it
 #
-# Chapter 2 computes attention without ever holding a whole row of scores. **What is gained if one never holds the
-# matrix of scores at all, although the arithmetic stays the same, and where do the bytes go?**
+# Chapter 2 computes attention without ever holding a whole row of scores. **What is gained if one never holds
+# the matrix of scores at all, although the arithmetic stays the same, and where do the bytes go?**
 #
-# Begin with something that ought not to be true. Every course on NumPy teaches that loops are slow and that whole-array
-# operations are fast. `naive_attention` is three whole-array operations. `tiled_attention` computes the same output with
-# two nested Python loops that cut the work into 256 small pieces, and it does a little *more* arithmetic. One head, 4,096
-# tokens, head dimension 64, on the machine in front of you. Which is faster, and by how much? And what does each need
-# in memory, beyond its inputs? The inputs are 1 MB each.
+# Begin with something that ought not to be true. Every course on NumPy teaches that loops are slow and that
+# whole-array operations are fast. `naive_attention` is three whole-array operations. `tiled_attention`
+# computes the same output with two nested Python loops that cut the work into 256 small pieces, and it does a
+# little *more* arithmetic. One head, 4,096 tokens, head dimension 64, on the machine in front of you. Which
+# is faster, and by how much? And what does each need in memory, beyond its inputs? The inputs are 1 MB each.
 
 # %%
 import math
 import os
 
 import numpy as np
-from IPython.display import Markdown
 
 from flashedu.bench import measure
-from flashedu.cost import attention_flops, block_sizes, naive_intensity, naive_traffic, tile_counts, tiled_sram, tiled_traffic
+from flashedu.cost import (
+    attention_flops,
+    block_sizes,
+    naive_intensity,
+    naive_traffic,
+    tile_counts,
+    tiled_sram,
+    tiled_traffic,
+)
 from flashedu.exactness import attention_bounds
-from flashedu.hardware import GPUS, KIB, gpu
+from flashedu.hardware import KIB, gpu
 from flashedu.machine import Machine, SramOverflow
 from flashedu.reference import naive_attention, naive_on_machine, tiled_attention, tiled_on_machine
 from flashedu.results import load
+from flashedu.viz.curves import duration, size
+from flashedu.viz.levels import bytes_by_level, intensity_against_block, traffic_against_block
 from flashedu.viz.race import naive_against_tiled, time_against_block
-from flashedu.viz.tiles import bytes_by_level, intensity_against_block, residency, tile_map, traffic_against_block
+from flashedu.viz.table import table
+from flashedu.viz.tiles import residency, tile_map
 
 # %%
 rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((4096, 64), dtype=np.float32) for _ in range(3))
-naive = measure(naive_attention, q, k, v)
-tiled = measure(tiled_attention, q, k, v, 256, 256)
+naive = measure(naive_attention, q, k, v, repeats=7)
+tiled = measure(tiled_attention, q, k, v, 256, 256, repeats=7)
 for name, m in (("naive", naive), ("tiled", tiled)):
     print(f"{name}: {m.seconds * 1e3:6.0f} ms, {m.peak_bytes / 1e6:6.1f} MB at its peak")
 print(f"tiled is {naive.seconds / tiled.seconds:.1f} times as fast, with {naive.peak_bytes / tiled.peak_bytes:.0f} times less memory")
@@ -42,47 +52,51 @@ print(f"error in units of what rounding allows: naive {bound.ratio(naive_attenti
       f"tiled {bound.ratio(tiled_attention(q, k, v, 256, 256)[0]):.3f}")
 
 # %% [markdown]
-# The loops win. The memory is explained by what you know: nobody stored the scores. The time needs more. Your
-# CPU, like a GPU, has a small fast memory close to the arithmetic and a large slow one further away, and the two
-# versions differ in which of them they work in. This chapter builds the tiled version, runs it on a machine that counts
-# every byte, and finds out where its bytes go on a real GPU, which is not where the formula says.
+# The loops win (if they did not on your machine, something else is using it; run the cell again). The memory
+# is explained by what you know: nobody stored the scores. The time needs more. Your CPU, like a GPU, has a
+# small fast memory close to the arithmetic and a large slow one further away, and the two versions differ in
+# which of them they work in. This chapter builds the tiled version, runs it on a machine that counts every
+# byte, and finds out where its bytes go on a real GPU, which is not where the formula says.
 #
 # ## The square and the two loops
 #
-# Cut the queries into tiles of `block_q` rows, and the keys, with their values, into tiles of `block_k` rows. That cuts the
-# square of scores into tiles of `block_q` x `block_k`, and each of them can be computed from one tile of queries and one tile
-# of keys. For a matrix product this would be the end of the story. For attention it was impossible until
-# chapter 2, because a row of the square runs through many tiles and softmax wanted the whole of it. Now a row
-# needs a state $(m, l, o)$, and a tile is a block of keys that updates it. Tiling is a corollary.
+# Cut the queries into tiles of `block_q` rows, and the keys, with their values, into tiles of `block_k` rows.
+# That cuts the square of scores into tiles of `block_q` x `block_k`, and each of them can be computed from
+# one tile of queries and one tile of keys. For a matrix product this would be the end of the story. For
+# attention it was impossible until chapter 2, because a row of the square runs through many tiles and softmax
+# wanted the whole of it. Now a row needs a state $(m, l, o)$, and a tile is a block of keys that updates it.
+# Tiling is a corollary.
 #
-# What remains to be chosen is the order of the loops. In the picture the numbers give the order with the queries
-# outside and the keys inside: a tile of queries stays where it is, and the keys come past.
+# What remains to be chosen is the order of the loops. In the picture the numbers give the order with the
+# queries outside and the keys inside: a tile of queries stays where it is, and the keys come past.
 
 # %%
 tile_map(32, 48, 8, 8)
 
 # %% [markdown]
 # Why this order? Think about what each row drags along. Its state has `D + 2` numbers and changes with every
-# tile. With queries outside, the state of `block_q` rows is born when the row of tiles begins, stays close to the
-# arithmetic, and is finished when it ends. It then leaves once, as an output row and one number. With keys outside,
-# every step would meet all queries, and their states would have to be fetched and put back for every tile of
-# keys. The first FlashAttention had the loops that way round, and chapter 6 counts what that cost.
+# tile. With queries outside, the state of `block_q` rows is born when the row of tiles begins, stays close to
+# the arithmetic, and is finished when it ends. It then leaves once, as an output row and one number. With
+# keys outside, every step would meet all queries, and their states would have to be fetched and put back for
+# every tile of keys. The first FlashAttention had the loops that way round, and chapter 6 counts what that
+# cost.
 #
-# What leaves is the output $o$ and, for each row, the natural logarithm of the sum of the exponentials of its scores,
+# What leaves is the output $o$ and, for each row, the natural logarithm of the sum of the exponentials of its
+# scores,
 #
 # $$\mathrm{lse} = m + \ln l .$$
 #
-# It is the row's denominator in one number, no longer split in significand and exponent. The backward
-# pass (chapter 5) needs it, and so does anybody who wants to merge this result with that of other keys (chapter 8). So
-# what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is ever $O(N^2)$.
+# It is the row's denominator in one number, no longer split in significand and exponent. The backward pass
+# (chapter 5) needs it, and so does anybody who wants to merge this result with that of other keys (chapter
+# 8). So what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is ever $O(N^2)$.
 #
 # ## A memory that counts
 #
-# To talk about traffic we need a machine with two memories. `Machine` is one: HBM, which is large and holds the arrays,
-# and SRAM, which is small and holds tiles. `load` copies rows into SRAM, `alloc` takes room in SRAM for a tile of your own, `free`
-# gives room back, `store` writes rows to HBM. Arithmetic on tiles is plain NumPy. The machine counts the bytes of
-# every transfer and refuses when SRAM is full. It counts each element as `itemsize` bytes, so that we can count as in bfloat16
-# (2 bytes) while NumPy computes in float32.
+# To talk about traffic we need a machine with two memories. `Machine` is one: HBM, which is large and holds
+# the arrays, and SRAM, which is small and holds tiles. `load` copies rows into SRAM, `alloc` takes room in
+# SRAM for a tile of your own, `free` gives room back, `store` writes rows to HBM. Arithmetic on tiles is
+# plain NumPy. The machine counts the bytes of every transfer and refuses when SRAM is full. It counts each
+# element as `itemsize` bytes, so that we can count as in bfloat16 (2 bytes) while NumPy computes in float32.
 
 # %%
 rows = np.arange(24, dtype=np.float32).reshape(6, 4)
@@ -98,11 +112,12 @@ except SramOverflow as overflow:
     print(f"SramOverflow: {overflow}")
 
 # %% [markdown]
-# Two tiles were still resident, so the third did not fit; the message lists them. A real GPU is less polite: a kernel that asks for
-# too much shared memory does not start.
+# Two tiles were still resident, so the third did not fit; the message lists them. A real GPU is less polite:
+# a kernel that asks for too much shared memory does not start.
 #
-# Everything that happened is in `machine.events`. Here is tiled attention for 48 queries and keys in tiles of 16, drawn
-# from its events. Before you look: which tiles come and go, which stay, and how many stores will there be?
+# Everything that happened is in `machine.events`. Here is tiled attention for 48 queries and keys in tiles of
+# 16, drawn from its events. Before you look: which tiles come and go, which stay, and how many stores will
+# there be?
 
 # %%
 q, k, v = (rng.standard_normal((48, 8), dtype=np.float32) for _ in range(3))
@@ -112,12 +127,13 @@ residency(machine)
 
 # %% [markdown]
 # Three tiles of queries, three times the same pattern. At the bottom the tile of queries stays, and on it the
-# accumulated output with the row statistics. On top of that, three times, a tile of keys, a tile of values and a tile of
-# scores come and go. Two stores end each pattern, the output and lse, six in all. The peak is the same in each, and
-# a longer sequence would add repetitions but no height. **The SRAM that is needed does not depend on N.**
+# accumulated output with the row statistics. On top of that, three times, a tile of keys, a tile of values
+# and a tile of scores come and go. Two stores end each pattern, the output and lse, six in all. The peak is
+# the same in each, and a longer sequence would add repetitions but no height. **The SRAM that is needed does
+# not depend on N.**
 #
-# How high is the peak? Add up what is resident when the scores have been allocated: tiles of q and of the output, tiles of k
-# and v, one tile of scores, and two numbers a row,
+# How high is the peak? Add up what is resident when the scores have been allocated: tiles of q and of the
+# output, tiles of k and v, one tile of scores, and two numbers a row,
 #
 # $$2 B_r D + 2 B_c D + B_r B_c + 2 B_r \quad\text{elements},$$
 #
@@ -129,21 +145,24 @@ print(f"formula: {tiled_sram(16, 16, 8, 2)} bytes, counted: {machine.sram_peak} 
 # %% [markdown]
 # ## How much SRAM is there?
 #
-# Here is the first place where published numbers mislead. Look for the row of the A100 and decide which of its numbers is
-# "the SRAM" for a tile.
+# Here is the first place where published numbers mislead. Look for the row of the A100 and decide which of
+# its numbers is "the SRAM" for a tile.
 
 # %%
-table = ["| GPU | L1 and shared memory together | of it shared, at most | for one block | registers, L2 |", "|---|---|---|---|---|"]
-for g in (gpu(name) for name in ("T4", "A100 80GB", "RTX 4090", "H100 SXM", "H200")):
-    table.append(f"| {g.name} | {g.l1_bytes // KIB} KiB | {g.shared_bytes // KIB} KiB | **{g.block_shared_bytes // KIB} KiB** "
-                 f"| L2: {g.l2_bytes / 2**20:.0f} MiB, one for all {g.sms} multiprocessors |")
-Markdown("\n".join(table))
+gpus = [gpu(name) for name in ("T4", "A100 80GB", "RTX 4090", "H100 SXM", "H200")]
+rows = [
+    (g.name, g.l1_bytes // KIB, g.shared_bytes // KIB, f"**{g.block_shared_bytes // KIB}**", g.sms, g.l2_bytes // KIB)
+    for g in gpus
+]
+table(["KiB", "L1 and shared together", "shared, at most", "shared, for one block", "SMs", "L2, for all SMs"], rows)
 
 # %% [markdown]
-# The columns up to the bold one are per multiprocessor (SM), and a GPU has about a hundred of them. One physical memory serves as L1
-# cache and as shared memory, and the number that is quoted most, 192 KB for the A100, is the two together. At most 164 KiB of
-# it can be shared memory; and since the system keeps 1 KiB for each block of threads, one block can use 163 KiB. For the H100 the three
-# numbers are 256, 228 and 227. A tile has to fit into the bold one.
+# The first three columns are for one multiprocessor (SM), of which a GPU has about a hundred. One physical
+# memory serves as L1 cache and as shared memory, and the number that is quoted most, 192 KB for the A100, is
+# the two together. At most 164 KiB of it can be shared memory; and since the system keeps 1 KiB for each
+# block of threads, one block can use 163 KiB. For the H100 the three numbers are 256, 228 and 227. A tile has
+# to fit into the bold one. L2, on the right, is a second cache, which all multiprocessors share; it will
+# matter later.
 #
 # ## Block sizes, from the paper
 #
@@ -151,9 +170,10 @@ Markdown("\n".join(table))
 #
 # $$B_c = \left\lceil \frac{M}{4D} \right\rceil, \qquad B_r = \min(B_c, D).$$
 #
-# The idea is to give a quarter of SRAM to each of four tiles, q, k, v and o, of $D$ columns. In what unit is $M$? The paper says it counts
-# elements, but a data sheet speaks of bytes, and it is easy to put the one in the place of the other. Let us try both on the
-# machine, with the H100's 227 KiB, in bfloat16. What do you expect of the version with elements, the correct one?
+# The idea is to give a quarter of SRAM to each of four tiles, q, k, v and o, of $D$ columns. In what unit is
+# $M$? The paper says it counts elements, but a data sheet speaks of bytes, and it is easy to put the one in
+# the place of the other. Let us try both on the machine, with the H100's 227 KiB, in bfloat16. What do you
+# expect of the version with elements, the correct one?
 
 # %%
 def try_blocks(head_dim, block_q, block_k, sram_bytes):
@@ -174,35 +194,36 @@ for head_dim in (64, 128):
         print(f"D = {head_dim:3}, M in {unit:8}: block_q, block_k = {blocks}\n    {try_blocks(head_dim, *blocks, sram)}")
 
 # %% [markdown]
-# With M in bytes the tile of keys has twice the rows that it should have, and nothing fits. With M in elements $D = 64$
-# fits; but $D = 128$, the head dimension of most large models, does not, though the formula is right as printed. Look at what
-# it gives away: a quarter to each of four tiles is everything, and the fifth, the tile of scores, has no room. At
-# $D = 64$ there is slack, because $B_r$ is cut down to $D$, and so q and o take less than their quarters. At $D = 128$ there is not
-# enough of it.
+# With M in bytes the tile of keys has twice the rows that it should have, and nothing fits. With M in
+# elements $D = 64$ fits; but $D = 128$, the head dimension of most large models, does not, though the formula
+# is right as printed. Look at what it gives away: a quarter to each of four tiles is everything, and the
+# fifth, the tile of scores, has no room. At $D = 64$ there is slack, because $B_r$ is cut down to $D$, and so
+# q and o take less than their quarters. At $D = 128$ there is not enough of it.
 #
-# That is no blunder of the paper, which states sizes up to a constant factor. It is a reminder that this formula
-# is for the proof. Kernels choose their blocks by trying. Which ones can they choose from?
+# That is no blunder of the paper, which states sizes up to a constant factor. It is a reminder that this
+# formula is for the proof. Kernels choose their blocks by trying. Which ones can they choose from?
 
 # %%
 candidates = ((64, 64), (128, 64), (128, 128), (192, 64), (256, 64), (64, 256))
 targets = [gpu(name) for name in ("T4", "A100 80GB", "H100 SXM")]
-table = ["| block_q x block_k, D = 128 | needs | " + " | ".join(g.name for g in targets) + " | k and v are read |", "|---" * 6 + "|"]
+rows = []
 for bq, bk in candidates:
     need = tiled_sram(bq, bk, 128, 2)
-    fits = " | ".join("fits" if need <= g.block_shared_bytes else "no" for g in targets)
-    table.append(f"| {bq} x {bk} | {need / KIB:.0f} KiB | {fits} | N/{bq} times |")
-Markdown("\n".join(table))
+    fits = ["fits" if need <= g.block_shared_bytes else "no" for g in targets]
+    rows.append((f"{bq} x {bk}", f"{need / KIB:.0f} KiB", *fits, f"N/{bq} times"))
+table(["tile, D = 128", "needs", *(g.name for g in targets), "k and v are read"], rows)
 
 # %% [markdown]
-# Two reservations. Our machine keeps everything in one memory and counts 2 bytes for each element. A real kernel keeps scores
-# and output in *registers*, in float32, and an SM's register file, 256 KiB on all of these GPUs, is as scarce as
-# its shared memory. And it loads the next tile of keys while it works on the present one, which needs room for two. So
-# the table shows what is out of the question, not what is fast.
+# Two reservations. Our machine keeps everything in one memory and counts 2 bytes for each element. A real
+# kernel keeps scores and output in *registers*, in float32, and an SM's register file, 256 KiB on all of
+# these GPUs, is as scarce as its shared memory. And it loads the next tile of keys while it works on the
+# present one, which needs room for two. So the table shows what is out of the question, not what is fast.
 #
 # ## Count the traffic, and find the formula
 #
-# The last column of the table says something that deserves a test. Run the algorithm on the machine, with SRAM large enough for
-# anything, for several block sizes. Before you run it: which of the two block sizes matters more for the bytes read from HBM?
+# The last column of the table says something that deserves a test. Run the algorithm on the machine, with
+# SRAM large enough for anything, for several block sizes. Before you run it: which of the two block sizes
+# matters more for the bytes read from HBM?
 
 # %%
 n, d = 512, 64
@@ -222,11 +243,11 @@ for bq in (32, 64, 128, 256):
 print(f"bytes written, always: {count(64, 64)[1]:,}")
 
 # %% [markdown]
-# `block_k` does not matter at all. Each tile of queries sees every key once, whether in large spoonfuls or small ones. Only the
-# number of query tiles counts, for each of them reads all of K and V anew.
+# `block_k` does not matter at all. Each tile of queries sees every key once, whether in large spoonfuls or
+# small ones. Only the number of query tiles counts, for each of them reads all of K and V anew.
 #
-# Now write down the formula before you read on: the elements read, as a function of $N$, $D$ and $B_r$. Three arrays
-# of $N D$ elements are involved, one of them is read once.
+# Now write down the formula before you read on: the elements read, as a function of $N$, $D$ and $B_r$. Three
+# arrays of $N D$ elements are involved, one of them is read once.
 #
 # $$\text{read} = \underbrace{N D}_{q} + \left\lceil \frac{N}{B_r} \right\rceil \cdot \underbrace{2 N D}_{k,\, v},
 # \qquad \text{written} = \underbrace{N D}_{o} + \underbrace{N}_{\mathrm{lse}} .$$
@@ -239,9 +260,10 @@ agree = [count(bq, bk) == (2 * (n * d + math.ceil(n / bq) * 2 * n * d), 2 * (n *
 print(f"{sum(agree)} of {len(pairs)} counts equal the formula exactly")
 
 # %% [markdown]
-# `flashedu.cost.tiled_traffic` is this formula (it also knows causal masks), and the course's tests hold it against the machine
-# on a grid of shapes. Naive attention on the same machine, as three kernels with S and P in HBM between them, is the dashed line in
-# the picture; the dotted one is the size of the five arrays, below which nobody can go.
+# `flashedu.cost.tiled_traffic` is this formula (it also knows causal masks), and the course's tests hold it
+# against the machine on a grid of shapes. Naive attention on the same machine, as three kernels with S and P
+# in HBM between them, is the dashed line in the picture; the dotted one is the size of the five arrays, below
+# which nobody can go.
 
 # %%
 whole = np.zeros((n, n), np.float32)
@@ -255,17 +277,17 @@ counted = {bq: [sum(count(bq, bk)) for bk in (32, 128)] for bq in blocks}
 traffic_against_block(blocks, formula, counted, naive_bytes, least_bytes=2 * (4 * n * d + n))
 
 # %% [markdown]
-# Notice that the curve *crosses* the dashed line. With query tiles of a few rows, tiled attention moves more than naive
-# attention does: storing the scores is bad, but reading all of K and V for every handful of queries can be
-# worse. The gain comes from the height of the query tile, and the height is limited by SRAM.
+# Notice that the curve *crosses* the dashed line. With query tiles of a few rows, tiled attention moves more
+# than naive attention does: storing the scores is bad, but reading all of K and V for every handful of
+# queries can be worse. The gain comes from the height of the query tile, and the height is limited by SRAM.
 #
-# In the language of the papers: naive attention moves $\Theta(ND + N^2)$ elements. Tiles of $B_r = \Theta(M/D)$ rows make the tiled
-# version's $2 N^2 D / B_r$ into
+# In the language of the papers: naive attention moves $\Theta(ND + N^2)$ elements. Tiles of
+# $B_r = \Theta(M/D)$ rows make the tiled version's $2 N^2 D / B_r$ into
 #
 # $$\Theta\!\left(\frac{N^2 D^2}{M}\right),$$
 #
-# so that everything hangs on $D^2/M$, the square of the head dimension against the size of the SRAM. How small is it? Once
-# more the unit of $M$ decides.
+# so that everything hangs on $D^2/M$, the square of the head dimension against the size of the SRAM. How
+# small is it? Once more the unit of $M$ decides.
 
 # %%
 head_dim, sram_bytes = 128, 200 * 1024
@@ -273,14 +295,15 @@ for unit, m in (("elements of 2 bytes", sram_bytes // 2), ("bytes (wrong)", sram
     print(f"M in {unit:20}: D^2/M = {head_dim**2 / m:.3f} = 1/{m / head_dim**2:.1f}")
 
 # %% [markdown]
-# You can read elsewhere that it is about 1/12; that divides elements by bytes. It is about 1/6. And since $\Theta$ hides the constants (8 in
-# front of $N^2D^2/M$ for $B_r = M/4D$, against 4 in front of naive's $N^2$), the theorem alone promises a factor of about three
-# in traffic at $D = 128$, and not a hundred. Keep that in mind, for now comes a measurement.
+# You can read elsewhere that it is about 1/12; that divides elements by bytes. It is about 1/6. And since
+# $\Theta$ hides the constants (8 in front of $N^2D^2/M$ for $B_r = M/4D$, against 4 in front of naive's
+# $N^2$), the theorem alone promises a factor of about three in traffic at $D = 128$, and not a hundred. Keep
+# that in mind, for now comes a measurement.
 #
 # ## The surprise
 #
-# Take the layer of chapter 1: Llama-3-8B, 8,192 tokens, 32 query heads and 8 heads of keys and values, $D = 128$, bfloat16. Let
-# the query tiles have 128 rows. What does the formula say that is read from HBM?
+# Take the layer of chapter 1: Llama-3-8B, 8,192 tokens, 32 query heads and 8 heads of keys and values,
+# $D = 128$, bfloat16. Let the query tiles have 128 rows. What does the formula say that is read from HBM?
 
 # %%
 n, d, heads, kv_heads = 8192, 128, 32, 8
@@ -291,28 +314,86 @@ read, written = (heads * x for x in tiled_traffic(n, n, d, 128, 64, itemsize=2))
 print(f"with q, o and lse: {(read + written) / 1e9:.2f} GB; naive: {sum(naive_traffic(n, d, heads, kv_heads, 2)) / 1e9:.2f} GB")
 
 # %% [markdown]
-# Half of naive's traffic. On this count, FlashAttention would be a modest improvement. Here is what the hardware counters of an H200
-# saw, for naive attention in three kernels and for PyTorch's FlashAttention-2 kernel:
+# Half of naive's traffic. On this count, FlashAttention would be a modest improvement. Here is what the
+# hardware counters of an H200 saw, for naive attention in three kernels and for PyTorch's FlashAttention-2
+# kernel:
 
 # %%
-RESULTS_CELL
+result = load("h200_attention_traffic")
+hbm = {name: total["hbm_read_bytes"] + total["hbm_written_bytes"] for name, total in result["totals"].items()}
+flash = next(kernel for kernel in result["kernels"] if kernel["algorithm"] == "flash")
+print(f"HBM, counted: naive {hbm['naive'] / 1e9:.2f} GB, flash {hbm['flash'] / 1e9:.3f} GB")
+print(f"flash read {flash['hbm_read_bytes'] / 1e6:.1f} MB; q, k and v are {2 * n * d * (heads + 2 * kv_heads) / 1e6:.1f} MB")
+print(f"the formula is wrong by a factor of {(read + written) / hbm['flash']:.0f}")
 
 # %% [markdown]
-# RESULTS_TEXT
+# For naive attention the count agrees with chapter 1. The flash kernel, however, read little more than q, k
+# and v *once*. Our machine and our formula said that K and V are read 64 times. Did the kernel perhaps use
+# larger query tiles? Its name gives them away: the template arguments of FlashAttention-2's kernel are the
+# head dimension, `block_q` and `block_k`.
+
+# %%
+print(flash["kernel"].split("kernel_traits<")[1][:12])
+
+# %% [markdown]
+# Query tiles of 128 rows, as we assumed, and so 64 passes over the keys of each head. The bytes must have
+# been loaded, and they did not come from HBM. Where did they come from? Look once more at the table of
+# memories above before you run the next cell, which asks another counter: how much did the multiprocessors
+# *receive*, from wherever?
+
+# %%
+received = flash["sm_received_bytes"]
+print(f"formula, read:                 {read:,} bytes")
+print(f"received by multiprocessors:   {received:,} bytes, {received / read - 1:+.3%}")
+print(f"of what they asked of L2, found there: {flash['l2_from_sm_hit_bytes'] / flash['l2_from_sm_bytes']:.1%}")
+bytes_by_level([
+    ("naive, HBM", hbm["naive"], "hbm"),
+    ("flash, formula for reads", read, "sram"),
+    ("flash, L2 to multiprocessors", received, "sram"),
+    ("flash, HBM", hbm["flash"], "hbm"),
+])
+
+# %% [markdown]
+# The formula was not wrong at all. It predicts to a fraction of a per cent what the multiprocessors of an
+# H200 took in. It is our picture of two memories that was too simple: between HBM and the SRAM of a
+# multiprocessor lies the L2 cache, which all multiprocessors share.
+
+# %%
+all_kv = kv_heads * kv_bytes
+print(f"k and v of all {kv_heads} heads: {all_kv / 1e6:.1f} MB; L2 of this GPU: {result['environment']['l2_capacity_bytes'] / 1e6:.1f} MB")
+print(f"written to HBM: {flash['hbm_written_bytes'] / 1e6:.1f} MB; o alone has {2 * n * d * heads / 1e6:.1f} MB")
+print(f"at the copy rate of HBM, {read / 1e9:.2f} GB would take {read / result['ceilings']['copy_bytes_per_s'] * 1e3:.2f} ms; "
+      f"the matrix products need at least {attention_flops(n, n, d, heads) / gpu('H200').matmul_flops * 1e3:.2f} ms")
+
+# %% [markdown]
+# The keys and values of the whole layer fit into L2. The first query tile that needs them brings them in, and
+# all others find them there. (The output is smaller in HBM's count than it is, presumably because its last
+# part was still in L2 when the kernel ended.) So the sentence "FlashAttention reads K and V only once" is
+# right for HBM, here, and wrong for the multiprocessors, which read them once for every tile of queries. On a
+# GPU with a large L2 the formula is a statement about the traffic between L2 and SRAM.
+#
+# That does not make it worthless. Compare the two times in the last line. If the re-reads had to come from
+# HBM, they alone would take longer than the arithmetic. Taller query tiles matter for L2's bandwidth, too.
+# And whether L2 still serves everything when the keys and values outgrow it depends on which of them are in
+# use at the same time; our numbers are for this length and do not say.
+#
+# One more honest remark: the counters also saw things that no formula here contains. This kernel has too few
+# registers for its tiles and parks some of them in memory, and L2 is made of two halves that exchange data.
+# Both appear in the result file, and not in the bars above.
 #
 # ## Causal: skip tiles, mask the diagonal
 #
-# In a causal model a query sees only the keys up to its own position, which is half of the square. A mask alone would not save
-# anything: the scores would be computed and then thrown away. Tiles make it possible to save the work. How many of these 64 tiles
-# have to be computed, and how many of those need a mask?
+# In a causal model a query sees only the keys up to its own position, which is half of the square. A mask
+# alone would not save anything: the scores would be computed and then thrown away. Tiles make it possible to
+# save the work. How many of these 64 tiles have to be computed, and how many of those need a mask?
 
 # %%
 tile_map(1024, 1024, 128, 128, causal=True)
 
 # %% [markdown]
-# Tiles above the diagonal are skipped whole, with their loads. Tiles below it are computed as if there were no mask. Only
-# those that the diagonal crosses pay for comparing row and column numbers. The fraction of tiles that remain falls towards one
-# half, from above:
+# Tiles above the diagonal are skipped whole, with their loads. Tiles below it are computed as if there were
+# no mask. Only those that the diagonal crosses pay for comparing row and column numbers. The fraction of
+# tiles that remain falls towards one half, from above:
 
 # %%
 for tokens in (256, 1024, 8192, 65536):
@@ -321,13 +402,14 @@ for tokens in (256, 1024, 8192, 65536):
     print(f"N = {tokens:6,}: {full:7,} full, {diagonal:4,} diagonal, {skipped:7,} skipped: {(full + diagonal) / total:.1%} of the work remains")
 
 # %% [markdown]
-# So causal attention is *at most* twice as fast, and less for short sequences, because a tile on the diagonal costs as much as a
-# full one. There is another reason, which counting does not show: the rows of tiles have different lengths, and a GPU whose multiprocessors each got
-# a row waits for the longest. FlashAttention-2 reports 1.7 to 1.8 (Dao 2023, section 3.1).
+# So causal attention is *at most* twice as fast, and less for short sequences, because a tile on the diagonal
+# costs as much as a full one. There is another reason, which counting does not show: the rows of tiles have
+# different lengths, and a GPU whose multiprocessors each got a row waits for the longest. FlashAttention-2
+# reports 1.7 to 1.8 (Dao 2023, section 3.1).
 #
-# A detail that causes many bugs: when there are more keys than queries, as in a conversation whose first part is
-# already cached, the mask's diagonal ends in the *bottom right* corner, since the last query is the newest token and sees
-# everything. Query $i$ sees key $j$ when $j \le i + N_k - N_q$.
+# A detail that causes many bugs: when there are more keys than queries, as in a conversation whose first part
+# is already cached, the mask's diagonal ends in the *bottom right* corner, since the last query is the newest
+# token and sees everything. Query $i$ sees key $j$ when $j \le i + N_k - N_q$.
 
 # %%
 tile_map(32, 64, 8, 8, causal=True)
@@ -335,9 +417,9 @@ tile_map(32, 64, 8, 8, causal=True)
 # %% [markdown]
 # ## Not fewer operations
 #
-# A common belief is that FlashAttention is fast because it computes less. Count. Both versions do the same two matrix products. The
-# tiled one also multiplies its accumulated outputs by the correction factor, for every tile of keys, and takes one more exponential
-# per row and tile.
+# A common belief is that FlashAttention is fast because it computes less. Count. Both versions do the same
+# two matrix products. The tiled one also multiplies its accumulated outputs by the correction factor, for
+# every tile of keys, and takes one more exponential per row and tile.
 
 # %%
 matmul = attention_flops(n, n, d, heads)
@@ -345,30 +427,39 @@ rescale = heads * n * d * (n // 64)  # one multiplication for each output elemen
 print(f"matrix products {matmul / 1e12:.3f} TFLOP; the rescaling adds {rescale / 1e12:.4f} TFLOP, {rescale / matmul:.2%}")
 
 # %% [markdown]
-# Slightly more, then. What changes is the ratio of operations to bytes, the arithmetic intensity of chapter 1. By the formula it has a pretty
-# form: $4N^2D$ FLOPs over $2N^2D/B_r$ elements of 2 bytes is $B_r$ FLOP per byte. The height of the query tile *is*
-# the intensity. The ridges are where a GPU's memory and its matrix units take equally long.
+# Slightly more, then. What changes is the ratio of operations to bytes, the arithmetic intensity of
+# chapter 1. By the formula it has a pretty form: $4N^2D$ FLOPs over $2N^2D/B_r$ elements of 2 bytes is $B_r$
+# FLOP per byte. The height of the query tile *is* the intensity. The ridges are where a GPU's memory and its
+# matrix units take equally long.
 
 # %%
 blocks = [16, 32, 64, 128, 256, 512]
 intensity = [matmul / (heads * sum(tiled_traffic(n, n, d, bq, 64, 2))) for bq in blocks]
 ridges = {name: gpu(name).ridge for name in ("A100 80GB", "H200", "H100 SXM")}
-INTENSITY_CELL
+naive_value = naive_intensity(n, d, heads, kv_heads, itemsize=2)
+intensity_against_block(blocks, intensity, ridges, naive_value, matmul / hbm["flash"])
 
 # %% [markdown]
-# INTENSITY_TEXT
+# Naive attention is far below every ridge. The tiled version climbs with the height of its query tile, but at
+# 128 rows it is still below the ridge of all three: if each load came from HBM, tiling alone would not be
+# enough to keep the matrix units busy. Counted where it is measured, at HBM, the intensity is in the
+# thousands, and HBM is no longer what limits this layer. It took both: tiles that fit into SRAM, and an L2
+# that serves their re-reads. What does limit it then, matrix products and exponentials, is the subject of
+# chapters 4 and 6.
 #
 # ## Your own machine, again
 #
-# Now back to the race of the first screen. Your CPU has no HBM, but it has the same shape: a few hundred kilobytes to a few megabytes of
-# cache beside each core, and main memory behind. Naive attention at $N = 4096$ makes three arrays of 67 MB each, which no such cache
-# holds, and passes over them again and again. A tile of 256 x 256 in float32 is 256 KiB.
+# Now back to the race of the first screen. Your CPU has no HBM, but it has the same shape: a few hundred
+# kilobytes to a few megabytes of cache beside each core, and main memory behind. Naive attention at
+# $N = 4096$ makes three arrays of 67 MB each, which no such cache holds, and passes over them again and
+# again. A tile of 256 x 256 in float32 is 256 KiB.
 #
-# The next cell runs both from 1,024 to 16,384 tokens (naive only while its three arrays of $N^2$ fit comfortably in memory; this takes about
-# a quarter of a minute). Predict the two curves on the right: how does the peak memory of each grow when $N$ doubles?
+# The next cells run both from 1,024 to 16,384 tokens, naive attention only where its arrays of $N^2$ take
+# less than half of your memory. That takes about a quarter of a minute. Predict the two curves on the right:
+# how does the peak memory of each grow when $N$ doubles?
 
 # %%
-MEMORY_CELL
+memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8e9
 
 
 # %%
@@ -379,48 +470,51 @@ def race(n, repeats):
     return n, naive, measure(tiled_attention, q, k, v, 256, 256, repeats=repeats)
 
 
-rows = [race(n, repeats) for n, repeats in ((1024, 7), (2048, 5), (4096, 3), (8192, 1), (16384, 1))]
+measured = [race(n, repeats) for n, repeats in ((1024, 7), (2048, 5), (4096, 3), (8192, 1), (16384, 1))]
 
 # %%
-naive_against_tiled(rows)
+naive_against_tiled(measured)
 
 # %%
-table = ["| N | naive | tiled | faster by | naive's peak | tiled's peak | smaller by |", "|---" * 7 + "|"]
-for n, a, b in rows:
-    left = ("not run", "", "", "") if a is None else (f"{a.seconds:.3f} s", f"{a.seconds / b.seconds:.1f} x",
-                                                       f"{a.peak_bytes / 1e6:,.0f} MB", f"{a.peak_bytes / b.peak_bytes:,.0f} x")
-    table.append(f"| {n:,} | {left[0]} | {b.seconds:.3f} s | {left[1]} | {left[2]} | {b.peak_bytes / 1e6:.1f} MB | {left[3]} |")
-Markdown("\n".join(table))
+lines = [
+    (f"{n:,}", duration(a.seconds), duration(b.seconds), f"{a.seconds / b.seconds:.1f}",
+     size(a.peak_bytes), size(b.peak_bytes), f"{a.peak_bytes / b.peak_bytes:.0f}")
+    for n, a, b in measured if a is not None
+]
+table(["N", "naive", "tiled", "times as fast", "naive's peak", "tiled's peak", "times smaller"], lines)
 
 # %% [markdown]
-# Time grows with $N^2$ for both, because the arithmetic does. The memory of naive attention grows with $N^2$ too, by four
-# with each doubling. The tiled version's grows with $N$ only, once its output outweighs its tiles. The ratio in time comes from the
-# memory hierarchy alone, and it is smaller than a GPU's, because a CPU's arithmetic is slower compared with its memory.
+# Time grows with $N^2$ for both, because the arithmetic does. The memory of naive attention grows with $N^2$
+# too, by four with each doubling. The tiled version's grows with $N$ only, once its output outweighs its
+# tiles. The ratio in time comes from the memory hierarchy alone, and it is smaller than a GPU's, because a
+# CPU's arithmetic is slower compared with its memory.
 #
-# If the hierarchy is the reason, then the tile's size must matter: too large, and a tile falls out of the cache; too small, and
-# something else takes over. What?
+# If the hierarchy is the reason, then the tile's size must matter: too large, and a tile falls out of the
+# cache; too small, and something else takes over. What?
 
 # %%
 q, k, v = (rng.standard_normal((4096, 64), dtype=np.float32) for _ in range(3))
 sides = [32, 64, 128, 256, 512, 1024, 2048, 4096]
-seconds = [measure(tiled_attention, q, k, v, side, side, repeats=3).seconds for side in sides]
+seconds = [measure(tiled_attention, q, k, v, side, side, repeats=5).seconds for side in sides]
 time_against_block(sides, seconds, measure(naive_attention, q, k, v).seconds, n=4096)
 
 # %% [markdown]
-# On the right, a tile of 4096 is the whole matrix, and its time is close to the naive one's: the loop runs once. Towards the left
-# the tiles move into the cache and the time falls, until Python's own overhead for each of many thousand tiles takes over. On a GPU the
-# left branch has another cause, the one you counted: small query tiles read K and V too often. The right branch ends there in
-# `SramOverflow`.
+# On the right, a tile of 4096 is the whole matrix, and its time is close to the naive one's: the loop runs
+# once. Towards the left the tiles move into the cache and the time falls, until Python's own overhead for
+# each of many thousand tiles takes over. On a GPU the left branch has another cause, the one you counted:
+# small query tiles read K and V too often. The right branch ends there in `SramOverflow`.
 #
 # ## What you can now explain
 #
-# Why the queries are outside and the keys inside. What lives in SRAM, and why its amount does not depend on $N$. Which of an A100's three numbers
-# a tile must fit into, and what goes wrong when $M$ is taken in bytes. The closed form of the traffic, and why `block_k` is not
-# in it. Why 8.6 GB of reads are so little HBM traffic on an H200, and what served them. Why causal attention is at most twice
-# as fast. Why all this helps although not one operation was saved.
+# Why the queries are outside and the keys inside. What lives in SRAM, and why its amount does not depend on
+# $N$. Which of an A100's three numbers a tile must fit into, and what goes wrong when $M$ is taken in bytes.
+# The closed form of the traffic, and why `block_k` is not in it. Why 8.6 GB of reads are so little HBM
+# traffic on an H200, and what served them. Why causal attention is at most twice as fast. Why all this helps
+# although not one operation was saved.
 #
 # Now write it: `exercises/03_now_tile_it.ipynb` has `tiled_attention`, `block_sizes` and `tiled_on_machine`.
 #
-# **Read more.** T. Dao et al., *FlashAttention*, arXiv 2205.14135: algorithm 1 and, for the traffic, section 3.2 with theorem 2. T. Dao,
-# *FlashAttention-2*, arXiv 2307.08691: section 3.1, this chapter's loop order (which its author credits to P. Tillet's kernel in Triton). NVIDIA, *Ampere
-# Tuning Guide* and *Hopper Tuning Guide*: section 1.4, the shared memory.
+# **Read more.** T. Dao et al., *FlashAttention*, arXiv 2205.14135: algorithm 1 and, for the traffic, section
+# 3.2 with theorem 2. T. Dao, *FlashAttention-2*, arXiv 2307.08691: section 3.1, this chapter's loop order
+# (which its author credits to P. Tillet's kernel in Triton). NVIDIA, *Ampere Tuning Guide* and *Hopper Tuning
+# Guide*: section 1.4, the shared memory.

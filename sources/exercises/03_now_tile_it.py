@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Exercise 3. Now tile it
 #
-# Three functions: attention by tiles, the paper's block sizes, and attention by tiles on a machine that counts what it moves. Each has
-# a cell with a small example, a cell to fill in, and a check.
+# Three functions: attention by tiles, the paper's block sizes, and attention by tiles on a machine that
+# counts what it moves. Each has a cell with a small example, a cell to fill in, and a check.
 
 # %%
 import numpy as np
@@ -13,17 +13,19 @@ from flashedu.machine import Machine, SramOverflow
 # %% [markdown]
 # ## 1. By tiles: `tiled_attention`
 #
-# Queries outside, keys inside. For each tile of at most `block_q` queries keep a state $(m, l, o)$ for its rows, walk over the keys in tiles of
-# at most `block_k`, and at the end write the rows of `o` and of `lse`, where `lse` is $m + \ln l$. You may not hold an array of
-# shape `(Nq, Nk)`; the check measures it.
+# Queries outside, keys inside. For each tile of at most `block_q` queries keep a state $(m, l, o)$ for its
+# rows, walk over the keys in tiles of at most `block_k`, and at the end write the rows of `o` and of `lse`,
+# where `lse` is $m + \ln l$. You may not hold an array of shape `(Nq, Nk)`; the check measures it.
 #
-# With `causal=True` query `i` sees key `j` when `j <= i + Nk - Nq`. Three things follow. Tiles above the diagonal must be *skipped*, not only
-# masked. Tiles that the diagonal crosses need the mask, with row and column numbers that count from the beginning of the arrays and not of
-# the tile. And if there are more queries than keys, then the first rows see no key at all: their output is 0 and their `lse` is
-# `-inf`, without a NaN and without a warning on the way. Block sizes need not divide the lengths, and may be larger than they are.
+# With `causal=True` query `i` sees key `j` when `j <= i + Nk - Nq`. Three things follow. Tiles above the
+# diagonal must be *skipped*, not only masked. Tiles that the diagonal crosses need the mask, with row and
+# column numbers that count from the beginning of the arrays and not of the tile. And if there are more
+# queries than keys, then the first rows see no key at all: their output is 0 and their `lse` is `-inf`,
+# without a NaN on the way. Block sizes need not divide the lengths, and may be larger than they are.
 #
-# In the example all scores are 0, and so the output of a causal row is the mean of the values that it sees, and its lse is the logarithm of
-# their number. There are 3 queries and 2 keys. So the first query sees nothing, the second one key, the third two.
+# In the example all scores are 0, and so the output of a causal row is the mean of the values that it sees,
+# and its lse is the logarithm of their number. There are 3 queries and 2 keys. So the first query sees
+# nothing, the second one key, the third two.
 
 # %%
 q, k, v = np.ones((3, 2)), np.zeros((2, 2)), np.array([[4.0], [8.0]])
@@ -39,12 +41,14 @@ check(tiled_attention)
 # %% [markdown]
 # ## 2. The paper's tiles: `block_sizes`
 #
-# $B_c = \lceil M / 4D \rceil$ keys and $B_r = \min(B_c, D)$ queries, where $M$ is the capacity of the SRAM **in elements**. You are given
-# bytes and the size of an element. Return `(block_q, block_k)`, in that order, which is not the order in which the paper names
-# them. They are whole numbers, not floats, and the division is rounded up; Python's `//` rounds down. An SRAM that does not
-# hold a single element is refused with a `ValueError`.
+# $B_c = \lceil M / 4D \rceil$ keys and $B_r = \min(B_c, D)$ queries, where $M$ is the capacity of the SRAM
+# **in elements**. You are given bytes and the size of an element. Return `(block_q, block_k)`, in that order,
+# which is not the order in which the paper names them. They are whole numbers, not floats, and the division
+# is rounded up; Python's `//` rounds down. An SRAM that does not hold a single element is refused with a
+# `ValueError`.
 #
-# For example, 1,024 bytes hold 512 elements of 2 bytes. With `D = 8`, $B_c = 512/32 = 16$ and $B_r = \min(16, 8) = 8$.
+# For example, 1,024 bytes hold 512 elements of 2 bytes. With `D = 8`, $B_c = 512/32 = 16$ and
+# $B_r = \min(16, 8) = 8$.
 
 # %%
 expected = (8, 16)  # block_sizes(1024, 8, 2)
@@ -58,19 +62,24 @@ check(block_sizes)
 # %% [markdown]
 # ## 3. With every byte counted: `tiled_on_machine`
 #
-# The same algorithm once more, but now `q`, `k` and `v` lie in the HBM of a `Machine`, and you may not touch them there. What you want to
-# compute with has to be loaded. What you compute needs room in SRAM. How the machine works:
+# The same algorithm once more, but now `q`, `k` and `v` lie in the HBM of a `Machine`, and you may not touch
+# them there. What you want to compute with has to be loaded. What you compute needs room in SRAM. How the
+# machine works:
 #
 # - `machine.shape("q")` is the shape of an array in HBM; there are `q`, `k`, `v`, `o` and `lse`.
-# - `tile = machine.load("q", start, stop)` copies rows `start:stop` into SRAM and returns the tile, a NumPy array. These bytes count as read.
+# - `tile = machine.load("q", start, stop)` copies rows `start:stop` into SRAM and returns the tile, a NumPy
+#   array. These bytes count as read.
 # - `tile = machine.alloc(shape, fill=0.0)` takes SRAM for a tile of your own. It moves no bytes.
-# - `machine.store("o", start, stop, tile)` copies a tile to rows of HBM. These bytes count as written. The tile stays.
+# - `machine.store("o", start, stop, tile)` copies a tile to rows of HBM. These bytes count as written. The
+#   tile stays.
 # - `machine.free(tile)` gives a tile's SRAM back. Its contents become NaN, so that a later use shows.
 #
-# Arithmetic is plain NumPy. One thing has to be understood: `s[:] = q @ k.T` writes numbers *into* the tile `s`, which has its place in SRAM.
-# `s = q @ k.T` makes a new array and calls it `s`; the tile that you allocated is still resident, but you have no name for it any more, and
-# `free` will not know the new one. So assign with `[:]` into what you keep. Temporary values inside one expression are not counted, and
-# a few numbers for each row in passing (a new maximum, a factor) do no harm; but what lives from one tile of keys to the next belongs in SRAM.
+# Arithmetic is plain NumPy. One thing has to be understood: `s[:] = q @ k.T` writes numbers *into* the tile
+# `s`, which has its place in SRAM. `s = q @ k.T` makes a new array and calls it `s`; the tile that you
+# allocated is still resident, but you have no name for it any more, and `free` will not know the new one. So
+# assign with `[:]` into what you keep. Temporary values inside one expression are not counted, and a few
+# numbers for each row in passing (a new maximum, a factor) do no harm; but what lives from one tile of keys
+# to the next belongs in SRAM.
 #
 # A small tour, in which nothing is attention: double the rows of q into o, two at a time.
 
@@ -99,13 +108,15 @@ except SramOverflow as overflow:
     print(overflow)
 
 # %% [markdown]
-# The grade has three parts. The output and lse must be exact, to within rounding. SRAM must not overflow: it is given just the room for one
-# tile each of q, k, v, the scores and the output, and the statistics of the rows. And the traffic must be *exactly* that of the closed form: q read once, for
-# each tile of queries the tiles of k and v that it can see, read once; o and lse written once. More bytes mean that something
-# is loaded again that was there, or that skipped tiles are loaded. Fewer bytes are not a triumph: they mean that something was
-# kept outside SRAM, or that HBM was read behind the machine's back, and the check says so.
+# The grade has three parts. The output and lse must be exact, to within rounding. SRAM must not overflow: it
+# is given just the room for one tile each of q, k, v, the scores and the output, and the statistics of the
+# rows. And the traffic must be *exactly* that of the closed form: q read once, for each tile of queries the
+# tiles of k and v that it can see, read once; o and lse written once. More bytes mean that something is
+# loaded again that was there, or that skipped tiles are loaded. Fewer bytes are not a triumph: they mean that
+# something was kept outside SRAM, or that HBM was read behind the machine's back, and the check says so.
 #
-# The order of `alloc` and `free` decides whether you stay below the limit. Ask yourself which tiles have to be resident at the same time.
+# The order of `alloc` and `free` decides whether you stay below the limit. Ask yourself which tiles have to
+# be resident at the same time.
 
 # %%
 # exercise: flashedu.reference.tiled:tiled_on_machine

@@ -1,0 +1,68 @@
+"""Progress is kept beside the exercises, survives damage, and never records a chapter's or a solution's checks."""
+import json
+
+import pytest
+
+from flashedu import check, hint, progress
+from flashedu.reference import merge_states, stable_softmax
+
+
+@pytest.fixture
+def exercises(tmp_path, monkeypatch):
+    folder = tmp_path / "exercises"
+    folder.mkdir()
+    monkeypatch.delenv("FLASHEDU_PROGRESS", raising=False)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def wrong(x):
+    return x * 0
+
+
+def test_passing_is_kept(exercises):
+    assert "0 of 9" in str(progress())
+    check(wrong, "stable_softmax")
+    assert "tried" in str(progress())
+    check(stable_softmax)
+    check(wrong, "stable_softmax")
+    entry = json.loads((exercises / "progress.json").read_text())["stable_softmax"]
+    assert entry["attempts"] == 3 and entry["best"] == 1.0 and entry["passed"]
+    table = progress()
+    assert "1 of 9 exercises passed" in str(table) and "<table>" in table._repr_html_()
+    assert [path.name for path in exercises.iterdir()] == ["progress.json"]
+
+
+def test_stubs_do_not_count(exercises):
+    check(lambda x: None, "stable_softmax")
+    assert not (exercises / "progress.json").exists()
+
+
+def test_other_folders_record_nothing(tmp_path, monkeypatch):
+    monkeypatch.delenv("FLASHEDU_PROGRESS", raising=False)
+    for name in ("chapters", "solutions"):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        check(stable_softmax)
+        assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"stable_softmax": 3}', "\x00"])
+def test_a_damaged_file_is_set_aside(exercises, text):
+    (exercises / "progress.json").write_text(text)
+    check(merge_states)
+    assert (exercises / "progress.json.unreadable").read_text() == text
+    assert list(json.loads((exercises / "progress.json").read_text())) == ["merge_states"]
+
+
+def test_hints(capsys):
+    for level in (1, 2, 3):
+        hint("merge_states", level)
+    hint(merge_states)
+    out = capsys.readouterr().out
+    assert out.count("hint 1 of 3") == 2 and "hint 3 of 3" in out
+    with pytest.raises(ValueError, match="level must be 1, 2 or 3, but it is 4"):
+        hint("merge_states", 4)
+    with pytest.raises(ValueError, match=r"exercise must be one of .* but it is 'softmax'"):
+        hint("softmax")

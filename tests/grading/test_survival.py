@@ -1,0 +1,275 @@
+"""A check survives whatever a learner writes, and says what happened."""
+import contextlib
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+import flashedu
+from flashedu import check, require, score
+from flashedu.grading import isolation, judging
+from flashedu.grading.judging import judge
+from flashedu.reference import online_attention, stable_softmax
+
+
+def softmax(x):
+    return stable_softmax(x)
+
+
+@pytest.fixture
+def short_limit(monkeypatch):
+    monkeypatch.setattr(judging, "TIME_LIMIT_S", 0.5)
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["main thread", "other thread"])
+def test_endless_loop(short_limit, thread):
+    def forever(x):
+        while True:
+            pass
+
+    verdicts = []
+    start = time.perf_counter()
+    if thread:
+        worker = threading.Thread(target=lambda: verdicts.append(judge(forever, "stable_softmax")))
+        worker.start()
+        worker.join(timeout=20)
+    else:
+        verdicts.append(judge(forever, "stable_softmax"))
+    assert verdicts[0].state == "wrong" and verdicts[0].failed == "time limit"
+    assert "never ends" in verdicts[0].message
+    assert time.perf_counter() - start < 10  # it ended at all; not a timing
+
+
+def test_endless_loop_that_swallows_exceptions(short_limit):
+    def stubborn(x):
+        while True:
+            with contextlib.suppress(Exception):
+                sum(range(1000))
+
+    assert judge(stubborn, "stable_softmax").failed == "time limit"
+
+
+def test_sleep_is_interrupted(short_limit):
+    assert judge(lambda x: time.sleep(1000), "stable_softmax").failed == "time limit"
+
+
+def test_alarm_of_somebody_else_survives():
+    signal = pytest.importorskip("signal")
+    if not hasattr(signal, "setitimer"):
+        pytest.skip("no alarm signal on this system")
+    before, handler = signal.getitimer(signal.ITIMER_REAL), signal.getsignal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        assert judge(softmax, "stable_softmax").passed
+        assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def test_exception_shows_only_the_learners_frames():
+    def helper(x):
+        return x.no_such_attribute
+
+    def broken(x):
+        return helper(x) + 1
+
+    verdict = judge(broken, "stable_softmax")
+    assert verdict.state == "error" and verdict.score == 0
+    assert "AttributeError" in verdict.message and "no_such_attribute" in verdict.message
+    assert "in broken" in verdict.message and "in helper" in verdict.message
+    assert "isolation" not in verdict.message and "flashedu" not in verdict.message and __file__ not in verdict.message
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), RecursionError("deep"), MemoryError(), GeneratorExit(), BaseException("odd")])
+def test_any_exception_is_a_verdict(error):
+    def raises(x):
+        raise error
+
+    verdict = judge(raises, "stable_softmax")
+    assert verdict.state == "error" and type(error).__name__ in verdict.message
+
+
+def test_real_recursion():
+    def endless(x):
+        return endless(x)
+
+    verdict = judge(endless, "stable_softmax")
+    assert verdict.state == "error" and "RecursionError" in verdict.message and len(verdict.message) < 2000
+
+
+def test_interrupt_passes_through():
+    def interrupted(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judge(interrupted, "stable_softmax")
+
+
+def test_prints_and_warnings_are_caught(capsys):
+    def noisy(x):
+        print("row", "x" * 100_000)
+        sys.stderr.write("to stderr")
+        warnings.warn("be careful", stacklevel=1)
+        return x / 0 * 0
+
+    value = score(noisy, "stable_softmax")
+    assert capsys.readouterr() == ("", "") and type(value) is float and value == 0.0
+    message = judge(noisy, "stable_softmax").message
+    assert "It printed:" in message and "row x" in message and "be careful" in message and "divide by zero" in message
+    assert len(message) < 2000
+
+
+def test_a_right_answer_that_prints_passes(capsys):
+    def chatty(x):
+        print("hello")
+        return softmax(x)
+
+    assert score(chatty, "stable_softmax") == 1.0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_settings_of_the_session_are_restored():
+    def careless(x):
+        np.seterr(all="raise")
+        warnings.simplefilter("error")
+        return softmax(x)
+
+    before, filters = np.geterr(), list(warnings.filters)
+    judge(careless, "stable_softmax")
+    assert np.geterr() == before and warnings.filters == filters and sys.stdout is not None
+
+
+def test_mutated_input_is_told():
+    def in_place(x):
+        result = softmax(x)
+        x[:] = 0
+        return result
+
+    verdict = judge(in_place, "stable_softmax")
+    assert verdict.state == "wrong" and verdict.failed == "inputs unchanged" and "became 0" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "result, check_name, words",
+    [
+        (lambda x: None, "type", "it is None. Is a return missing?"),
+        (lambda x: x.tolist(), "type", "list"),
+        (lambda x: "text", "type", "of type str"),
+        (lambda x: (softmax(x), 1), "type", "tuple of 2 values"),
+        (lambda x: (row for row in x), "type", "generator"),
+        (lambda x: softmax(x)[..., None], "shape", "must have shape"),
+        (lambda x: softmax(x).astype(np.float16), "dtype", "float32"),
+        (lambda x: softmax(x).astype(complex), "dtype", "complex128"),
+        (lambda x: softmax(x).astype(object), "dtype", "object"),
+        (lambda x: np.full_like(x, np.nan), "one element", "is nan"),
+        (lambda x: np.full_like(x, np.inf), "one element", "infinite"),
+    ],
+)
+def test_wrong_results_are_described(result, check_name, words):
+    def wrong(x):
+        return result(x)
+
+    verdict = judge(wrong, "stable_softmax")
+    assert (verdict.state, verdict.failed) == ("wrong", check_name) and words in verdict.message
+
+
+def test_torch_tensor_is_the_wrong_type():
+    torch = pytest.importorskip("torch")
+    verdict = judge(lambda x: torch.softmax(torch.tensor(x), -1), "stable_softmax")
+    assert verdict.failed in ("type", "dtype") and "torch.Tensor" in verdict.message
+
+
+def test_right_but_materialised():
+    def whole(q, k, v, block_size):
+        return online_attention(q, k, v, len(k))
+
+    verdict = judge(whole, "online_attention")
+    assert verdict.failed == "memory" and "The result is right" in verdict.message and verdict.mistake == "materialises"
+    assert verdict.score > 0.9
+
+
+def test_hard_coded_visible_case():
+    seen = {}
+
+    def remembers(x):
+        rng = np.random.default_rng(0)
+        for shape in ((2, 3), (3, 4), (4, 4)):
+            visible = rng.standard_normal(shape).astype(np.float32)
+            seen[visible.tobytes()] = stable_softmax(visible)
+        return seen.get(x.tobytes(), np.zeros_like(x))
+
+    verdict = judge(remembers, "stable_softmax")
+    assert verdict.state == "wrong" and verdict.score == 0.0
+
+
+def test_wrong_signature():
+    verdict = judge(lambda q: q, "online_attention")
+    assert verdict.state == "error" and "(q, k, v, block_size)" in verdict.message
+
+
+def test_unknown_names_and_non_functions():
+    def my_attention(q, k, v):
+        return q @ k.T @ v
+
+    for fn, words in ((my_attention, "no exercise called 'my_attention'"), (42, "42 is not a function")):
+        verdict = judge(fn)
+        assert verdict.state == "error" and words in verdict.message and "online_attention" in verdict.message
+
+
+def test_methods_partials_and_callables_work():
+    import functools
+
+    class Softmax:
+        def __call__(self, x):
+            return softmax(x)
+
+    assert judge(Softmax(), "stable_softmax").passed
+    assert judge(functools.partial(softmax), "stable_softmax").passed
+    assert judge(Softmax().__call__, "stable_softmax").passed
+
+
+def test_check_prints_text_and_returns_the_verdict(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHEDU_PROGRESS", str(tmp_path / "progress.json"))
+    verdict = check(stable_softmax)
+    out = capsys.readouterr().out
+    assert verdict.passed and "stable_softmax: passed" in out and "Exact:" in out
+
+
+def test_require_raises_with_the_message():
+    assert require(stable_softmax) is None
+    with pytest.raises(AssertionError, match="large logits"):
+        require(lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True), "stable_softmax")
+    with pytest.raises(AssertionError, match="not attempted"):
+        require(lambda x: None, "stable_softmax")
+
+
+def test_smallest_case_is_small_and_shown():
+    def transposed(q, k, v, causal=False):
+        s = q @ k.T * q.shape[1] ** -0.5
+        p = np.exp(s - s.max(axis=0))
+        return p / p.sum(axis=0) @ v
+
+    message = judge(transposed, "naive_attention").message
+    assert "n_q = 1, n_k = 2, d = 1" in message and "q = [[" in message and "o[0, 0] is" in message
+
+
+def test_verdict_html_escapes_the_learners_text():
+    def markup(x):
+        raise ValueError("<script>alert(1)</script>")
+
+    html = judge(markup, "stable_softmax")._repr_html_()
+    assert "<script>" not in html and "&lt;script&gt;" in html
+
+
+def test_public_names():
+    assert all(callable(getattr(flashedu, name)) for name in flashedu.__all__)
+
+
+def test_memory_of_a_call_is_measured():
+    call = isolation.call(lambda: np.ones(10**6), (), 5, trace_memory=True)
+    assert 8e6 <= call.peak_bytes < 9e6

@@ -1,0 +1,73 @@
+"""Every mistake is rejected by its own check and called by its name; every right answer passes; every stub is a stub."""
+import pytest
+from right_answers import RIGHT
+
+from flashedu.grading import EXERCISES, score
+from flashedu.grading.hints import HINTS
+from flashedu.grading.judging import judge
+from flashedu.grading.mistakes import MISTAKES
+from flashedu.grading.zoo import kill_matrix
+
+ALL_MISTAKES = [pytest.param(mistake, id=f"{name}-{mistake.slug}") for name, zoo in MISTAKES.items() for mistake in zoo]
+ALL_RIGHT = [pytest.param(name, fn, id=f"{name}-{label}") for name, answers in RIGHT.items() for label, fn in answers.items()]
+
+
+@pytest.mark.parametrize("mistake", ALL_MISTAKES)
+def test_mistake_fails_by_its_own_check_and_is_named(mistake):
+    verdict = judge(mistake.function, mistake.exercise)
+    assert verdict.state in ("wrong", "error")
+    assert dict(verdict.checks)[mistake.caught_by] == "failed"
+    assert verdict.mistake == mistake.slug
+    assert mistake.sentence in verdict.message
+    assert 0 <= verdict.score < 1
+
+
+@pytest.mark.parametrize("name, fn", ALL_RIGHT)
+def test_right_answer_is_not_rejected(name, fn):
+    verdict = judge(fn, name)
+    assert verdict.state == "passed", str(verdict)
+    assert verdict.score == 1.0 and all(state == "passed" for _, state in verdict.checks)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_zoo_is_large_enough(name):
+    slugs = [mistake.slug for mistake in MISTAKES[name]]
+    assert len(slugs) == len(set(slugs)) >= 7
+    assert len(RIGHT[name]) >= 4
+    assert len(HINTS[name]) == 3
+    assert all(mistake.caught_by in EXERCISES[name].checks for mistake in MISTAKES[name])
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_reference_passes_and_stubs_are_not_attempted(name):
+    assert judge(EXERCISES[name].reference, name).passed
+
+    def raises(*args, **kwargs):
+        raise NotImplementedError
+
+    def docstring_only(*args):
+        """Nothing yet."""
+
+    def ellipsis_only(*args): ...
+
+    for stub in (raises, docstring_only, ellipsis_only):
+        verdict = judge(stub, name)
+        assert verdict.state == "not attempted" and verdict.score == 0.0
+        assert all(state == "not run" for _, state in verdict.checks)
+        assert score(stub, name) == 0.0
+
+
+def test_kill_matrix_prints_every_mistake_and_counts_gaps(monkeypatch):
+    lines = []
+    assert kill_matrix(["merge_states"], lines.append) == 0
+    text = "\n".join(lines)
+    assert all(mistake.slug in text for mistake in MISTAKES["merge_states"]) and "no gap" in text
+    harmless = type(MISTAKES["merge_states"][0])("merge_states", "harmless", "one row", "Nothing is wrong.", ())
+    monkeypatch.setitem(MISTAKES, "merge_states", (harmless,))
+    assert kill_matrix(["merge_states"], lines.append) == 1
+    assert "gaps: merge_states/harmless" in lines[-1]
+
+
+def test_unknown_exercise_is_refused():
+    with pytest.raises(SystemExit, match="no exercise called 'softmax'"):
+        kill_matrix(["softmax"])

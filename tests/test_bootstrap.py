@@ -1,0 +1,153 @@
+"""What a newcomer is told when the environment cannot be made, and what happens on the second run."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import bootstrap
+import pytest
+from build import ROOT
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A bootstrap whose root is an empty course in a folder with a space, and whose commands are only recorded."""
+    root = tmp_path / "my course"
+    root.mkdir()
+    (root / "pyproject.toml").write_text("[project]\n")
+    (root / "constraints.txt").write_text("numpy==2.4.6\n")
+    venv = root / ".venv"
+    made = SimpleNamespace(root=root, venv=venv, stamp=venv / "installed.json", commands=[], code=0)
+
+    def call(command, cwd, env):
+        made.commands.append(" ".join(command))
+        assert cwd == str(root)
+        if made.code == "interrupted":
+            raise KeyboardInterrupt
+        if "venv" in command:
+            (venv / "bin").mkdir(parents=True, exist_ok=True)
+            (venv / "bin/python").touch()
+        return made.code
+
+    monkeypatch.setattr(bootstrap, "ROOT", str(root))
+    monkeypatch.setattr(bootstrap, "VENV", str(venv))
+    monkeypatch.setattr(bootstrap, "PYTHON", str(venv / "bin/python"))
+    monkeypatch.setattr(bootstrap, "STAMP", str(made.stamp))
+    monkeypatch.setattr(bootstrap.shutil, "disk_usage", lambda path: SimpleNamespace(free=50e9))
+    monkeypatch.setattr(bootstrap.subprocess, "call", call)
+    return made
+
+
+def sentence():
+    """What `install` says as it stops."""
+    with pytest.raises(SystemExit) as stopped:
+        bootstrap.install(["course"])
+    text = stopped.value.code
+    assert isinstance(text, str) and "\n" not in text and text.endswith(".") and ". " not in text
+    return text
+
+
+def test_the_first_run_installs_and_the_second_does_nothing(machine):
+    bootstrap.install(["course"])
+    assert machine.commands[0].endswith(f"-m venv {machine.venv}")
+    assert machine.commands[1].endswith("-c constraints.txt -e .[course]")
+    bootstrap.install(["course"])
+    assert len(machine.commands) == 2
+
+
+def test_jupyterlab_does_not_ask_about_news(machine):
+    bootstrap.install(["course"])
+    settings = json.loads((machine.venv / "share/jupyter/lab/settings/overrides.json").read_text())
+    assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_a_changed_list_is_installed_into_the_same_venv(machine, name):
+    bootstrap.install(["course"])
+    (machine.root / name).write_text("changed")
+    bootstrap.install(["course"])
+    assert len(machine.commands) == 3 and "pip install" in machine.commands[2]
+
+
+def test_what_the_tests_need_is_added_and_kept(machine):
+    bootstrap.install(["course"])
+    bootstrap.install(["course", "dev"])
+    assert machine.commands[2].endswith("-e .[course,dev]")
+    bootstrap.install(["course"])
+    assert len(machine.commands) == 3
+
+
+@pytest.mark.parametrize("second_try", [False, True])
+def test_an_interrupted_installation_starts_from_a_clean_state(machine, second_try):
+    if second_try:
+        bootstrap.install(["course"])
+        (machine.root / "constraints.txt").write_text("changed")
+    machine.code = "interrupted"
+    with pytest.raises(KeyboardInterrupt):
+        bootstrap.install(["course"])
+    (machine.venv / "half").touch()
+    machine.code, machine.commands = 0, []
+    bootstrap.install(["course"])
+    assert not (machine.venv / "half").exists() and "-m venv" in machine.commands[0]
+    assert machine.stamp.exists()
+
+
+def test_a_course_that_was_moved_is_installed_again(machine):
+    bootstrap.install(["course"])
+    stamp = json.loads(machine.stamp.read_text())
+    machine.stamp.write_text(json.dumps({**stamp, "home": [stamp["home"][0], "/elsewhere"]}))
+    bootstrap.install(["course"])
+    assert "-m venv" in machine.commands[2]
+
+
+def test_a_python_without_venv(machine, monkeypatch):
+    monkeypatch.setattr(bootstrap.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else name)
+    assert "apt install python3-venv" in sentence()
+
+
+@pytest.mark.parametrize("version", [(3, 6), (3, 10), (3, 15)])
+def test_a_python_that_does_not_fit(machine, monkeypatch, version):
+    monkeypatch.setattr(bootstrap, "sys", SimpleNamespace(version_info=(*version, 1), exit=sys.exit))
+    text = sentence()
+    assert "Python 3.11 to 3.14" in text and f"this is 3.{version[1]}:" in text
+
+
+def test_too_little_disk(machine, monkeypatch):
+    monkeypatch.setattr(bootstrap.shutil, "disk_usage", lambda path: SimpleNamespace(free=1.5e9))
+    assert "has 1.5 GB free" in sentence()
+    assert machine.commands == []
+
+
+def test_a_folder_that_cannot_be_written(machine, monkeypatch):
+    monkeypatch.setattr(bootstrap.os, "access", lambda path, mode: False)
+    assert "cannot be written to" in sentence()
+
+
+def test_an_installation_that_fails(machine):
+    machine.code = 1
+    assert "run the same command again" in sentence()
+    assert not machine.stamp.exists()
+
+
+def test_a_disk_that_fills_up_on_the_way(machine, monkeypatch):
+    machine.code = 1
+    free = iter([50e9, 0.2e9])
+    monkeypatch.setattr(bootstrap.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(free)))
+    assert "make room" in sentence()
+
+
+def test_an_old_python_can_read_the_file():
+    ast.parse((ROOT / "tools/bootstrap.py").read_text(), feature_version=(3, 6))
+
+
+def test_the_sentence_reaches_the_terminal_without_a_traceback(tmp_path):
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    script = "import runpy, sys; sys.version_info = (3, 9, 2); sys.argv = ['bootstrap.py', 'lab']; "
+    script += f"runpy.run_path({str(tmp_path / 'tools/bootstrap.py')!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("The course needs Python 3.11 to 3.14 and this is 3.9:")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,100 @@
+"""The lists of dependencies agree with each other and with what is imported."""
+
+import ast
+import re
+import sys
+import tomllib
+
+import bootstrap
+import pytest
+from build import ROOT
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CORE, COURSE, DEV = (
+    {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, texts)}
+    for texts in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
+)
+PINS = [
+    Requirement(line)
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def imported(path):
+    """The distributions that a file's import statements name, apart from the standard library and our own modules."""
+    roots = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            roots.add(node.module.partition(".")[0])
+    ours = {"flashedu", *(module.stem for folder in ("tools", "tests") for module in (ROOT / folder).rglob("*.py"))}
+    return {canonicalize_name(root) for root in roots - set(sys.stdlib_module_names) - ours}
+
+
+def test_extras_are_the_ones_that_the_tools_install():
+    assert list(PROJECT["optional-dependencies"]) == ["course", "dev"]
+    assert bootstrap.EXTRAS == {"lab": ["course"], "dev": ["course", "dev"]}
+
+
+def test_core_is_numpy_alone():
+    assert list(CORE) == ["numpy"]
+
+
+def test_triton_is_asked_for_only_where_it_has_wheels():
+    for requirement in (COURSE["triton"], next(pin for pin in PINS if pin.name == "triton")):
+        assert requirement.marker.evaluate({"platform_system": "Linux"})
+        assert not requirement.marker.evaluate({"platform_system": "Darwin"})
+
+
+def test_constraints_name_one_version_each():
+    names = [canonicalize_name(pin.name) for pin in PINS]
+    assert len(names) == len(set(names))
+    for pin in PINS:
+        assert pin.url is None and re.fullmatch(r"==[\w.]+", str(pin.specifier)), f"{pin} is not one public version"
+    assert not [name for name in names if name.startswith("nvidia")]
+    assert "://" not in (ROOT / "constraints.txt").read_text()
+
+
+def test_constraints_satisfy_pyproject():
+    pins = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in PINS}
+    for name, requirement in {**CORE, **COURSE, **DEV}.items():
+        assert pins[name] in requirement.specifier, f"{name} {pins[name]} is not {requirement.specifier}"
+    assert (pins["torch"], pins["triton"]) == ("2.13.0", "3.7.1")
+
+
+def test_python_versions_agree():
+    supported = SpecifierSet(PROJECT["requires-python"])
+    oldest, newest = bootstrap.OLDEST, bootstrap.NEWEST
+    admitted = [(3, minor) for minor in range(30) if f"3.{minor}" in supported]
+    assert (admitted[0], admitted[-1]) == (oldest, newest)
+
+
+def test_the_conda_environment_is_the_same_door():
+    text = (ROOT / "environment.yml").read_text()
+    name, channels, python, rest = re.fullmatch(
+        r"name: (\w+)\nchannels:\n  - ([\w-]+)\ndependencies:\n  - python=([\d.]+)\n  - pip\n  - pip:\n((?:      - .+\n)+)",
+        text,
+    ).groups()
+    assert (name, channels) == ("flashedu", "conda-forge")
+    assert python in SpecifierSet(PROJECT["requires-python"])
+    assert python not in PROJECT["requires-python"]
+    assert re.findall("- (.+)\n", rest) == ["-c constraints.txt", "-e .[course]"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [
+        ("flashedu", CORE | COURSE),
+        ("sources", CORE | COURSE),
+        ("tools", CORE | COURSE | DEV),
+        ("tests", CORE | COURSE | DEV),
+    ],
+)
+def test_every_import_is_in_the_right_list(folder, allowed):
+    missing = {str(path.relative_to(ROOT)): imported(path) - allowed.keys() for path in (ROOT / folder).rglob("*.py")}
+    assert {name: roots for name, roots in missing.items() if roots} == {}
