@@ -10,14 +10,15 @@ answer is judged by |o - o*| against a bound that follows from the unit roundoff
 delta is the error of one score (a dot product of length D, the scaling, the subtraction of the maximum), which exp
 turns into a relative error; T is the number of key tiles, each of which may rescale the sums once, and Bn their size.
 The square roots are the probabilistic bound on a sum's rounding error (Higham and Mary 2019). The bound scales with
-P*|V|, not with |o*|, because the terms of o may cancel.
+P*|V|, not with |o*|, because the terms of o may cancel. Exponentials below the smallest normal number of the dtype may
+become 0; that adds this number times sum |V|, which is invisible unless everything else is 0.
 """
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from flashedu.arguments import attention_inputs, boolean, logits, number, one_dtype, positive_int, state
+from flashedu.arguments import attention_inputs, boolean, logits, number, one_dtype, positive_int, short, state
 
 SLACK = 1.25
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -35,6 +36,8 @@ class Bound:
 
         Where the bound is 0 (a row that sees no key) only the exact value has ratio 0; any other has inf.
         """
+        if not np.issubdtype(np.asarray(value).dtype, np.number):
+            raise TypeError(f"value must be numbers, but it is {short(value)}.")
         value = np.asarray(value, dtype=self.exact.dtype)
         if value.shape != self.exact.shape:
             raise ValueError(f"value must have shape {self.exact.shape}, but it has {value.shape}.")
@@ -59,6 +62,11 @@ def unit_roundoff(dtype):
 def _wide(x):
     """x in the precision of the oracle: float64, and for float64 inputs the platform's longest double."""
     return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+
+
+def _tiny(x):
+    """The smallest normal number of x's dtype: below it, results may be rounded coarsely or to 0."""
+    return np.finfo(x.dtype).tiny
 
 
 def scores(q, k, causal=False, scale=None):
@@ -98,7 +106,7 @@ def softmax_bound(x, u=None):
     size = np.where(np.isfinite(s), np.abs(s), 0).max(axis=-1)
     delta = u * (3 * size + 2 * spread)  # the scores are given, so D = 0
     p = np.exp(s - m[..., None]) / np.where(l == 0, 1, l)[..., None]
-    return Bound(p, SLACK * (_kappa(delta, u, 1, s.shape[-1]) + u)[..., None] * p)
+    return Bound(p, SLACK * (_kappa(delta, u, 1, s.shape[-1]) + u)[..., None] * p + _tiny(x))
 
 
 def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, u=None, u_p=0.0, u_o=None):
@@ -117,21 +125,22 @@ def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, u=None, u_
     block_k = len(k) if block_k is None else min(block_k, len(k))
     tiles = -(-len(k) // block_k)
     d = q.shape[1]
-    scale = 1 / math.sqrt(d) if scale is None else scale
     s = scores(q, k, causal, scale)
+    scale = 1 / math.sqrt(d) if scale is None else scale
     m, l, spread = _row_statistics(s)
     visible = s > -np.inf
-    size = np.where(visible, _wide(np.abs(q)) @ _wide(np.abs(k)).T, 0).max(axis=1) * abs(scale)
+    size = np.where(visible, _wide(np.abs(q)) @ _wide(np.abs(k)).T, 0).max(axis=1) * scale
     delta = u * ((math.sqrt(d) + 3) * size + 2 * spread)
     kappa = _kappa(delta, u, tiles, block_k)
     p = np.exp(s - m[:, None]) / np.where(l == 0, 1, l)[:, None]
     o, p_abs_v = p @ _wide(v), p @ _wide(np.abs(v))
+    underflow = _tiny(q) * (visible @ _wide(np.abs(v)))
     o_bound = (kappa[:, None] + u_p) * p_abs_v + u_o * (np.abs(o) + u_p * p_abs_v)
     with np.errstate(divide="ignore"):
         lse = np.where(l > 0, m + np.log(l), -np.inf)
     finite_lse = np.where(l > 0, lse, 0)
     lse_bound = np.where(l > 0, kappa + u * (np.abs(m) + np.abs(finite_lse)), 0)
-    return Bound(o, SLACK * o_bound), Bound(lse, SLACK * lse_bound)
+    return Bound(o, SLACK * o_bound + underflow), Bound(lse, SLACK * lse_bound)
 
 
 def state_bounds(parts, u):
@@ -145,6 +154,8 @@ def state_bounds(parts, u):
     for part in parts:
         state("each part", part)
     one_dtype({f"o of part {i}": part[2] for i, part in enumerate(parts)})
+    if len({part[2].shape for part in parts}) > 1:
+        raise ValueError(f"parts must have the same shape, but their o are {', '.join(str(part[2].shape) for part in parts)}.")
     number("u", u)
     ms = np.stack([_wide(m) for m, _, _ in parts], axis=-1)  # (R, parts)
     m, _, spread = _row_statistics(ms)
@@ -154,4 +165,6 @@ def state_bounds(parts, u):
     l = sum(w[:, i] * _wide(part[1]) for i, part in enumerate(parts))
     o = sum(w[:, i, None] * _wide(part[2]) for i, part in enumerate(parts))
     o_abs = sum(w[:, i, None] * np.abs(_wide(part[2])) for i, part in enumerate(parts))
-    return ms.max(axis=-1), Bound(l, SLACK * (kappa + u) * l), Bound(o, SLACK * (kappa + u)[:, None] * o_abs)
+    l_all, o_all = (sum(np.abs(_wide(part[i])) for part in parts) for i in (1, 2))
+    tiny = _tiny(parts[0][2])
+    return ms.max(axis=-1), Bound(l, SLACK * (kappa + u) * l + tiny * l_all), Bound(o, SLACK * (kappa + u)[:, None] * o_abs + tiny * o_all)

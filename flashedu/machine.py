@@ -77,6 +77,8 @@ class Machine:
         """Take SRAM for a tile of your own, such as alloc((rows, columns)), and return it, filled; moves no bytes."""
         if not isinstance(shape, tuple) or not shape:
             raise TypeError(f"shape must be a tuple such as (8,) or (8, 16), but it is {short(shape)}.")
+        if isinstance(fill, bool) or not isinstance(fill, (int, float, np.number)):
+            raise TypeError(f"fill must be a number, but it is {short(fill)}.")
         shape = tuple(positive_int("each length in shape", length) for length in shape)
         self._make_room(math.prod(shape) * self.itemsize, "alloc", "tile", 0, shape[0])
         return self._place(np.full(shape, fill, self.dtype), "alloc", "tile", 0, shape[0])

@@ -5,11 +5,13 @@ import re
 import pytest
 from build import ROOT
 
-SKIPPED = {".git", ".venv", "__pycache__"}
+IGNORED = {".git", *(line.strip("/") for line in (ROOT / ".gitignore").read_text().split())}
 FILES = [
     path
-    for path in sorted(ROOT.rglob("*"))
-    if path.is_file() and not SKIPPED & set(path.relative_to(ROOT).parts) and b"\0" not in path.read_bytes()[:4096]
+    for top in ROOT.iterdir()
+    if top.name not in IGNORED
+    for path in (top.rglob("*") if top.is_dir() else [top])
+    if path.is_file() and not IGNORED & set(path.parts) and b"\0" not in path.read_bytes()[:4096]
 ]
 # A bracket around a letter keeps each pattern from matching itself here.
 MACHINE = r"(?<![\w.+/=])/(?:[w]ork|[r]oot|[h]ome|[o]pt|tmp/(?:pv|ipykernel|shots))/"

@@ -1,6 +1,4 @@
 """Checking a learner's answer: see `check`, `require`, `score`, `hint`, `progress`."""
-import sys
-
 from flashedu.grading.exercises import EXERCISES
 from flashedu.grading.hints import HINTS
 from flashedu.grading.judging import judge
@@ -18,7 +16,7 @@ def check(fn, exercise=None):
     """
     verdict = judge(fn, exercise)
     record(verdict)
-    _show(verdict)
+    verdict.show()
     return verdict
 
 
@@ -42,13 +40,3 @@ def hint(exercise, level=1):
     if level not in (1, 2, 3):
         raise ValueError(f"level must be 1, 2 or 3, but it is {level!r}.")
     print(f"{name}, hint {level} of 3: {HINTS[name][level - 1]}")
-
-
-def _show(verdict):
-    notebook = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
-    if notebook and notebook.has_trait("kernel"):
-        from IPython.display import display
-
-        display(verdict)
-    else:
-        print(verdict)

@@ -1,6 +1,7 @@
 """What a check answers, as text and as a card."""
 import html
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 
 STATES = ("passed", "wrong", "error", "not attempted", "skipped")
 LOOK = {  # a mark and a colour for each state; the state also stands there as a word
@@ -12,7 +13,7 @@ LOOK = {  # a mark and a colour for each state; the state also stands there as a
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verdict:
     """The answer of a check.
 
@@ -29,6 +30,7 @@ class Verdict:
     failed: str = None
     mistake: str = None
     seconds: float = 0.0
+    shown_in: int = field(default=None, repr=False, compare=False)  # the notebook's execution count when it was last shown
 
     @property
     def passed(self):
@@ -58,8 +60,30 @@ class Verdict:
             f'<div style="font-size:90%;margin-top:.6em">{marks}</div></div>'
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return {"text/plain": str(self), "text/html": self._repr_html_()}
+    def show(self):
+        """Show the card in a notebook, or print the text elsewhere."""
+        notebook = _notebook()
+        if notebook is None:
+            print(self)
+            return
+        from IPython.display import display
+
+        self.shown_in = notebook.execution_count
+        display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
+
+    def _ipython_display_(self):
+        """As the value of a cell: nothing if the same cell has shown it already, so that `check(fn)` gives one card."""
+        notebook = _notebook()
+        if notebook is None:
+            print(repr(self))
+        elif notebook.execution_count != self.shown_in:
+            self.show()
+
+
+def _notebook():
+    """The shell of the running notebook, or None."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell if shell is not None and shell.has_trait("kernel") else None
 
 
 def _mark(state):

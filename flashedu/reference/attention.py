@@ -22,6 +22,7 @@ def naive_attention(q, k, v, causal=False):
     return p @ v
 
 
+@validated
 def naive_on_machine(machine):
     """Attention as three kernels on a counting machine, with S and P travelling through HBM between them.
 

@@ -2,6 +2,8 @@
 
 from flashedu.viz.figure import COLOURS, Picture, new_figure
 
+LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # behind a text that stands on a line
+
 
 def traffic_against_block(block_q, closed_form, measured, naive_bytes, least_bytes):
     """HBM traffic against the height of the query tile, with naive attention above and the arrays' own size below.
@@ -27,7 +29,7 @@ def traffic_against_block(block_q, closed_form, measured, naive_bytes, least_byt
         xscale="log", yscale="log", xlabel="block_q (rows of a query tile)", ylabel="HBM traffic (bytes)"
     )
     axes.set_xticks(block_q, [str(b) for b in block_q])
-    axes.minorticks_off()
+    axes.set_xticks([], minor=True)
     axes.legend(loc="upper right", fontsize=10, frameon=False)
     axes.set_ylim(top=8 * naive_bytes)
     return Picture(
@@ -42,14 +44,7 @@ def bytes_by_level(rows):
     """Horizontal bars of bytes on a logarithmic axis. Takes a list of (label, bytes, kind), kind "hbm" or "sram"."""
     figure, axes = new_figure(figsize=(8, 0.9 + 0.5 * len(rows)))
     for y, (_, size, kind) in enumerate(rows):
-        axes.barh(
-            y,
-            size,
-            color=COLOURS[kind],
-            hatch={"hbm": "", "sram": "///"}[kind],
-            edgecolor="white",
-            height=0.62,
-        )
+        axes.barh(y, size, color=COLOURS[kind], height=0.62)
         axes.text(size * 1.06, y, f"{size / 1e9:.2f} GB", va="center", fontsize=10)
     axes.set(
         xscale="log",
@@ -62,7 +57,7 @@ def bytes_by_level(rows):
     axes.grid(axis="y", visible=False)
     return Picture(
         figure,
-        "Bytes of one attention layer. Solid bars: to and from HBM. Hatched bars: to and from L2.",
+        "Bytes of one attention layer, at the level of memory that each label names.",
         "; ".join(f"{label}: {size / 1e9:.2f} GB" for label, size, _ in rows) + ".",
     )
 
@@ -81,18 +76,13 @@ def intensity_against_block(block_q, intensity, ridges, naive_intensity, counted
         linestyle="-.",
         label=f"flash on an H200, counted at HBM: {counted:,.0f}",
     )
-    for (name, ridge), style in zip(ridges.items(), ((0, (5, 2)), (0, (2, 2)), (0, (8, 2))), strict=False):
-        axes.axhline(
-            ridge,
-            color=COLOURS["text"],
-            linestyle=style,
-            linewidth=1.2,
-            label=f"ridge of {name}: {ridge:.0f}",
-        )
+    for name, ridge in ridges.items():
+        axes.axhline(ridge, color=COLOURS["text"], linestyle="--", linewidth=1)
+        axes.text(block_q[0], ridge, f"ridge of {name}: {ridge:.0f}", fontsize=9, va="center", bbox=LABEL)
     axes.set(xscale="log", yscale="log", xlabel="block_q (rows of a query tile)", ylabel="FLOP per HBM byte")
     axes.set_xticks(block_q, [str(b) for b in block_q])
-    axes.minorticks_off()
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=10, frameon=False)
+    axes.set_xticks([], minor=True)
+    axes.legend(loc="upper right", bbox_to_anchor=(1, 0.93), fontsize=10, frameon=False)
     return Picture(
         figure,
         "Arithmetic intensity of one layer. Below a ridge, memory is the limit; above it, arithmetic.",

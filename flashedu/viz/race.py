@@ -27,7 +27,7 @@ def naive_against_tiled(rows):
             )
         panel.set(xscale="log", yscale="log", xlabel="sequence length N", ylabel=label)
         panel.set_xticks([row[0] for row in rows], [f"{row[0] // 1024}k" for row in rows])
-        panel.minorticks_off()
+        panel.set_xticks([], minor=True)
         panel.legend(frameon=False)
     told = [
         f"N = {n}: time {a.seconds / b.seconds:.1f}x, memory {a.peak_bytes / b.peak_bytes:.0f}x"
@@ -46,9 +46,14 @@ def time_against_block(blocks, seconds, naive_seconds, n):
     figure, axes = new_figure(figsize=(7.5, 3.3))
     axes.plot(blocks, seconds, marker="P", markersize=8, color=COLOURS["sram"], label="tiled")
     axes.axhline(naive_seconds, color=COLOURS["hbm"], linestyle="--", label="naive")
-    axes.set(xscale="log", yscale="log", xlabel="side of a square tile", ylabel="time (s)")
+    axes.set(
+        xscale="log",
+        ylim=(0, 1.1 * max(*seconds, naive_seconds)),
+        xlabel="side of a square tile",
+        ylabel="time (s)",
+    )
     axes.set_xticks(blocks, [f"{b}" for b in blocks])
-    axes.minorticks_off()
+    axes.set_xticks([], minor=True)
     axes.legend(frameon=False)
     best = blocks[seconds.index(min(seconds))]
     return Picture(

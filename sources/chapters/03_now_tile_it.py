@@ -7,12 +7,15 @@
 # Begin with something that ought not to be true. Every course on NumPy teaches that loops are slow and that
 # whole-array operations are fast. `naive_attention` is three whole-array operations. `tiled_attention`
 # computes the same output with two nested Python loops that cut the work into 256 small pieces, and it does a
-# little *more* arithmetic. One head, 4,096 tokens, head dimension 64, on the machine in front of you. Which
+# little *more* arithmetic. One head, 4,096 tokens, head dimension 64, on one core of the machine in front of you. Which
 # is faster, and by how much? And what does each need in memory, beyond its inputs? The inputs are 1 MB each.
 
 # %%
 import math
 import os
+
+# One core and its cache against one core and its cache. NumPy reads this when it is loaded.
+os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
 
 import numpy as np
 
@@ -495,7 +498,7 @@ table(["N", "naive", "tiled", "times as fast", "naive's peak", "tiled's peak", "
 # %%
 q, k, v = (rng.standard_normal((4096, 64), dtype=np.float32) for _ in range(3))
 sides = [32, 64, 128, 256, 512, 1024, 2048, 4096]
-seconds = [measure(tiled_attention, q, k, v, side, side, repeats=5).seconds for side in sides]
+seconds = [measure(tiled_attention, q, k, v, side, side, repeats=3).seconds for side in sides]
 time_against_block(sides, seconds, measure(naive_attention, q, k, v).seconds, n=4096)
 
 # %% [markdown]

@@ -255,7 +255,7 @@ def test_smallest_case_is_small_and_shown():
         return p / p.sum(axis=0) @ v
 
     message = judge(transposed, "naive_attention").message
-    assert "n_q = 1, n_k = 2, d = 1" in message and "q = [[" in message and "o[0, 0] is" in message
+    assert "Nq = 1, Nk = 2, D = 1" in message and "q = [[" in message and "o[0, 0] is" in message
 
 
 def test_verdict_html_escapes_the_learners_text():

@@ -1,0 +1,158 @@
+import datetime
+import json
+from pathlib import Path
+
+import measure_traffic
+import pytest
+
+from flashedu import results
+from flashedu.results import load
+
+FOLDER = Path(results.__file__).parent
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_result_says_what_where_when_and_how(name):
+    result = load(name)
+    assert result["what"] and result["method"]
+    assert {"device", "driver", "torch", "cuda", "triton", "python"} <= result["environment"].keys()
+    assert all(result["environment"].values())
+    datetime.date.fromisoformat(result["date"])
+    assert (FOLDER.parents[1] / result["made_by"]).is_file()
+    assert f"`{name}.json`" in (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+def numbers(value, key=""):
+    """Yields (key, number) for every number of a result, however deep."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from numbers(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from numbers(inner, key)
+    elif isinstance(value, int | float):
+        yield key, value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_times_are_positive_and_bytes_are_whole(name):
+    found = list(numbers(load(name)))
+    assert found
+    assert all(value > 0 for key, value in found if key.endswith(("_ms", "_per_s")) or "_ms_p" in key)
+    assert all(isinstance(value, int) and value >= 0 for key, value in found if key.endswith("_bytes"))
+
+
+def test_an_unknown_name_is_answered_with_the_names_there_are():
+    with pytest.raises(ValueError, match=r"named 'a100'; the results are: .*h200_attention_traffic"):
+        load("a100")
+
+
+@pytest.fixture(scope="module")
+def traffic():
+    return load("h200_attention_traffic")
+
+
+@pytest.fixture(scope="module")
+def kernels(traffic):
+    return {(row["algorithm"], row["step"]): row for row in traffic["kernels"]}
+
+
+def tensor_bytes(traffic):
+    """Bytes of q (= o), of k (= v) and of S (= P) in the measured layer."""
+    shape = traffic["shape"]
+    row_bytes = shape["n"] * shape["itemsize_bytes"]
+    q_bytes = shape["heads"] * shape["head_dim"] * row_bytes
+    k_bytes = shape["kv_heads"] * shape["head_dim"] * row_bytes
+    return q_bytes, k_bytes, shape["heads"] * shape["n"] * row_bytes
+
+
+def test_naive_moves_each_of_its_big_matrices_twice(traffic, kernels):
+    _, _, s_bytes = tensor_bytes(traffic)
+    naive = traffic["totals"]["naive"]
+    hbm_bytes = naive["hbm_read_bytes"] + naive["hbm_written_bytes"]
+    assert 4 * s_bytes <= hbm_bytes <= 4.3 * s_bytes
+    for step in ("softmax", "pv"):
+        assert kernels["naive", step]["hbm_read_bytes"] >= s_bytes
+    for step in ("qk", "softmax"):  # up to the L2 capacity may still wait there when the kernel ends
+        l2_bytes = traffic["environment"]["l2_capacity_bytes"]
+        assert s_bytes - l2_bytes <= kernels["naive", step]["hbm_written_bytes"] <= 1.01 * s_bytes
+
+
+def test_flash_reads_its_inputs_once_from_hbm_and_many_times_from_l2(traffic, kernels):
+    q_bytes, k_bytes, _ = tensor_bytes(traffic)
+    flash = kernels["flash", "fused"]
+    assert q_bytes + 2 * k_bytes <= flash["hbm_read_bytes"] <= 1.1 * (q_bytes + 2 * k_bytes)
+    assert 0.5 * q_bytes <= flash["hbm_written_bytes"] <= 1.1 * q_bytes  # o, less what L2 still holds
+    shape = traffic["shape"]
+    passes = shape["n"] // 128 * shape["heads"] // shape["kv_heads"]  # query tiles of 128 that read a key
+    assert flash["sm_received_bytes"] == pytest.approx(q_bytes + passes * 2 * k_bytes, rel=0.01)
+    assert flash["l2_from_sm_bytes"] < flash["l2_bytes"] < traffic["totals"]["naive"]["l2_bytes"]
+    assert flash["sm_sent_bytes"] == pytest.approx(q_bytes + flash["spill_written_bytes"], rel=0.01)
+
+
+def test_the_steps_account_for_the_whole(traffic):
+    for algorithm, total in traffic["totals"].items():
+        rows = [row for row in traffic["kernels"] if row["algorithm"] == algorithm]
+        for field in ("hbm_read_bytes", "hbm_written_bytes", "l2_bytes"):
+            assert total[field] == sum(row[field] for row in rows)
+        whole = next(row for row in traffic["sweep"] if row["n"] == traffic["shape"]["n"])
+        assert total["time_ms"] == pytest.approx(whole[algorithm]["time_ms"], rel=0.05)
+    assert traffic["totals"]["flash"]["time_ms"] < traffic["totals"]["naive"]["time_ms"]
+
+
+def test_no_kernel_is_faster_than_the_device(traffic, kernels):
+    rate, flops_rate = traffic["ceilings"]["copy_bytes_per_s"], traffic["ceilings"]["matmul_flops_per_s"]
+    shape = traffic["shape"]
+    flops = 2 * shape["heads"] * shape["n"] ** 2 * shape["head_dim"]  # of one of the two products
+    for (_, step), row in kernels.items():
+        assert row["hbm_read_bytes"] + row["hbm_written_bytes"] <= 1.1 * rate * row["time_ms"] / 1e3
+        products = {"softmax": 0, "fused": 2}.get(step, 1)
+        assert products * flops <= 1.2 * flops_rate * row["time_ms"] / 1e3
+
+
+def test_memory_of_naive_is_quadratic_and_of_flash_linear(traffic):
+    for row in traffic["sweep"]:
+        n, naive, flash = row["n"], row["naive"], row["flash"]
+        s_bytes = traffic["shape"]["heads"] * n * n * traffic["shape"]["itemsize_bytes"]
+        output_bytes = traffic["shape"]["heads"] * n * (traffic["shape"]["head_dim"] * 2 + 4)  # o and lse
+        assert flash["peak_bytes"] == pytest.approx(flash["input_bytes"] + output_bytes, rel=0.05)
+        if "out_of_memory" in naive:
+            assert 2 * s_bytes > traffic["environment"]["hbm_capacity_bytes"]
+        else:
+            assert naive["peak_bytes"] == pytest.approx(naive["input_bytes"] + 2 * s_bytes, rel=0.05)
+            assert naive["softmax_ms"] < naive["time_ms"]
+
+
+def test_both_compute_attention(traffic):
+    bf16_ulp = 2**-7
+    assert all(0 < error < bf16_ulp for error in traffic["relative_error"].values())
+
+
+def test_the_result_describes_itself_in_the_words_of_its_script(traffic):
+    assert traffic["method"] == json.loads(json.dumps(measure_traffic.METHOD))
+    assert set(measure_traffic.COUNTERS) <= traffic["kernels"][0].keys()
+
+
+NCU = """==PROF== Connected to process 1
+"ID","Kernel Name","dram__bytes_read.sum","gpu__time_duration.sum"
+"","","byte","ns"
+"0","gemm<1, 2>","1,000","2500000"
+"1","softmax","7","1000000"
+"2","gemm<1, 2>","1,002","1500000"
+"3","softmax","9","1000000"
+"""
+
+
+def test_the_profiler_s_table_is_read_and_reduced_to_medians(monkeypatch):
+    monkeypatch.setattr(measure_traffic, "STEPS", ["qk", "softmax"])
+    monkeypatch.setattr(measure_traffic, "REPEATS", 2)
+    counters = {"read_bytes": ("dram__bytes_read.sum", 1), "profiled_ms": ("gpu__time_duration.sum", 1e-6)}
+    monkeypatch.setattr(measure_traffic, "COUNTERS", counters)
+    rows = measure_traffic.parse_ncu(NCU)
+    assert measure_traffic.summarise(rows) == {
+        "qk": {"kernel": "gemm<1, 2>", "read_bytes": 1001, "profiled_ms": 2.0},
+        "softmax": {"kernel": "softmax", "read_bytes": 8, "profiled_ms": 1.0},
+    }
+    with pytest.raises(SystemExit, match="3 kernels were profiled, expected 2 x 2"):
+        measure_traffic.summarise(rows[:3])
