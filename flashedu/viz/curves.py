@@ -67,8 +67,8 @@ def naive_against_flash(result):
     shape = result["shape"]
     caption = (
         f"One attention layer of Llama-3-8B ({shape['heads']} query heads, {shape['kv_heads']} key and value "
-        f"heads, D = {shape['head_dim']}, {shape['dtype']}) on one {result['environment']['device']}: naive is "
-        "three torch kernels, flash is torch's FlashAttention-2."
+        f"heads, D = {shape['head_dim']}, {shape['itemsize_bytes']} bytes an element) on one "
+        f"{result['environment']['device']}: naive is three torch kernels, flash is torch's FlashAttention-2."
     )
     alt = (
         f"Two curves each, both axes logarithmic. At N = {n:,} naive takes {t_naive:.3g} ms and {size(m_naive)}, "

@@ -23,11 +23,13 @@ def scores_and_probabilities(s, p):
     )
 
 
-def row_maxima(s):
-    """Picture of the largest score of each row of S (Nq, Nk), beside the row's mean, query by query."""
+def row_maxima(s, limit=None, limit_name=""):
+    """Picture of the largest score of each row of S (Nq, Nk), beside the row's mean; `limit` is drawn as a line."""
     figure, ax = new_figure(figsize=(8, 3))
     ax.plot(s.max(axis=1), color=COLOURS["query"], lw=1.4, label="largest score of the row")
     ax.plot(s.mean(axis=1), ":", color=COLOURS["masked"], lw=1.6, label="mean score of the row")
+    if limit is not None:
+        ax.axhline(limit, color=COLOURS["hbm"], lw=1.2, ls="--", label=limit_name)
     top = int(s.max(axis=1).argmax())
     ax.plot([top], [s[top].max()], MARKERS["query"], color=COLOURS["query"])
     ax.set(xlabel="query", ylabel="score")

@@ -50,10 +50,22 @@ print(f"largest difference between the answers: {difference:.1e}")
 # own arithmetic units for matrices and a memory of nearly 5 TB/s. Both methods compute the same function.
 
 # %%
-naive_against_flash(load("h200_attention_traffic"))
+result = load("h200_attention_traffic")
+naive_against_flash(result)
+
+# %%
+for row in result["sweep"]:
+    naive, flash = row["naive"], row["flash"]
+    if row["n"] >= 8192 and "time_ms" in naive:
+        faster, smaller = (naive[x] / flash[x] for x in ("time_ms", "peak_bytes"))
+        print(f"N = {row['n']:6,}: {faster:.1f} times faster, {smaller:.0f} times less memory")
+    elif "time_ms" not in naive:
+        print(f"N = {row['n']:6,}: naive does not fit; flash holds {size(flash['peak_bytes'])}")
 
 # %% [markdown]
-# PROSE_H200
+# In time the two curves run side by side: flash is a few times faster, and both grow with the square of $N$, since
+# both compute every score. In memory they part. Naive attention grows with the square there too, until the GPU is
+# full; flash grows with $N$.
 #
 # ## How to use a notebook
 #
@@ -171,9 +183,8 @@ display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 # | [2. Softmax without seeing the row][2] | `update_normalizer`, `merge_states`, `online_attention` |
 # | [3. Now tile it][3] | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
 #
-# [1]: 01_the_matrix_that_should_not_exist.ipynb
-# [2]: 02_softmax_without_seeing_the_row.ipynb
-# [3]: 03_now_tile_it.ipynb
+# [1]: 01_the_matrix_that_should_not_exist.ipynb [2]: 02_softmax_without_seeing_the_row.ipynb [3]:
+# 03_now_tile_it.ipynb
 #
 # Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the
 # obstacle out of the way: a softmax that can be repaired when a larger score turns up. In chapter 3 everything falls

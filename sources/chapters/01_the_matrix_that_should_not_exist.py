@@ -131,16 +131,33 @@ table(["scores", "minus the maximum, then the formula", "`stable_softmax`"], row
 
 # %%
 layer = load_minilm()
-LAYER_CELL
+q, k, v = layer.q[8], layer.k[8], layer.v[8]  # one of twelve heads
+tokens, columns = q.shape
+s = q @ k.T / np.sqrt(np.float32(columns))
+p = stable_softmax(s)
+print(f"{tokens} tokens, D = {columns}:", *layer.tokens[1:14], "...")
+scores_and_probabilities(s, p)
 
 # %% [markdown]
-# PROSE_HEAD
+# On the left, every pair of tokens has a score, and the square is full. On the right it is almost empty, since the
+# exponential turns *differences* between scores into *ratios* of weights. What is left lies along the diagonal: in
+# this head, a token looks at its neighbours. Other heads look elsewhere (try another number in the cell above).
+#
+# It is tempting to say that the dark part need not be computed. There are methods that leave parts out, and they are
+# approximations. FlashAttention is not one of them: it computes every entry of these two squares. It only never
+# *stores* them. To see what softmax subtracts in each row, and whether float16 could have done without:
 
 # %%
-row_maxima(s)
+overflow = np.log(float(np.finfo(np.float16).max))
+m = s.max(axis=1)
+print(f"entries of P below 1/1000: {(p < 1e-3).mean():.0%}")
+print(f"rows whose largest score would overflow exp in float16: {(m > overflow).mean():.0%}")
+row_maxima(s, overflow, "float16: exp overflows")
 
 # %% [markdown]
-# PROSE_MAXIMA
+# The maximum changes from row to row, and nothing tells it in advance. In a sizeable part of the rows the textbook
+# formula would have failed in float16, on an ordinary paragraph. Every row needs its own constant, and to find it one
+# has to look at the whole row. Remember that sentence at the end of the chapter.
 #
 # ## Three kernels, and what travels between them
 #
@@ -163,7 +180,6 @@ row_maxima(s)
 # \times N$ cross?
 
 # %%
-tokens, columns = q.shape
 square = np.zeros((tokens, tokens), q.dtype)
 machine = Machine.for_attention(q, k, v, sram_bytes=200_000, itemsize=2, s=square, p=square)
 naive_on_machine(machine)
@@ -260,17 +276,28 @@ for name, seconds in floors.items():
     print(f"{name:30} {1e3 * seconds:5.2f} ms, {1e3 * seconds / measured_ms:.0%} of that")
 
 # %% [markdown]
-# The two products run close to the rate at which this memory can be read and written at all, and use about half of
-# the matrix units. They are limited by memory, as the traffic says. The softmax is another matter. It moves about as
-# many bytes as the two products together, and takes several times as long: a fifth of the copy rate. Neither its
-# bytes nor its arithmetic explain its time. (It is torch's general softmax kernel, and it simply does not keep the
-# memory busy here. What exactly holds it up, these counters do not tell.)
+# The two products come near the rate at which this memory can be read and written at all. They are limited by memory,
+# as the traffic says. The softmax is another matter. It moves about as many bytes as the two products together, and
+# takes several times as long, at a quarter of the copy rate. Neither its bytes nor its arithmetic explain its time.
+# Is that a property of softmax, or of this kernel? The same run timed the softmax at other lengths.
+
+# %%
+for row in result["sweep"]:
+    if "softmax_ms" in row["naive"] and row["n"] >= 1024:
+        length, ms = row["n"], row["naive"]["softmax_ms"]
+        share = 2 * 2 * heads * length**2 / (ms / 1e3) / copy_rate  # reads S, writes P
+        print(f"N = {length:6,}: softmax {ms:6.2f} ms, {share:4.0%} of the copy rate")
+
+# %% [markdown]
+# Of the kernel. From 8192 to 16384 columns the rate doubles, for the same computation on each score. (torch has
+# several softmax kernels and chooses by the length of a row.) And even the best of these lines leaves almost half of
+# the memory's rate unused.
 #
 # So be careful with the sentence "naive attention is slow because of its traffic". What the measurement supports is
-# this. The bytes set a floor: about a third of the measured time, which no three kernels can go below, however well
-# they are written. Even that floor is three times what the arithmetic needs. The rest of the time is one kernel that
-# uses its memory badly, and it is a kernel that would not be there if nobody had stored $S$. A single kernel that
-# keeps $S$ and $P$ to itself is rid of both.
+# this. The bytes set a floor that no three kernels can go below, however well they are written: here about two fifths
+# of the measured time, and more than twice what the products need. The rest is one kernel that uses its memory badly,
+# and it is a kernel that would not be there if nobody had stored $S$. A single kernel that keeps $S$ and $P$ to
+# itself is rid of both.
 #
 # ## Arithmetic intensity
 #
@@ -385,7 +412,6 @@ table(["N", "naive, peak memory", "fused, peak memory"], rows)
 
 # %%
 blocks = [slice(start, start + 64) for start in range(0, tokens, 64)]
-p = stable_softmax(q @ k.T / np.sqrt(np.float32(columns)))
 by_blocks = sum(p[:, block] @ v[block] for block in blocks)
 print(f"{len(blocks)} blocks; largest difference from P V: {np.abs(by_blocks - p @ v).max():.1e}")
 

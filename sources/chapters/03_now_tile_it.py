@@ -7,8 +7,9 @@
 # Begin with something that ought not to be true. Every course on NumPy teaches that loops are slow and that
 # whole-array operations are fast. `naive_attention` is three whole-array operations. `tiled_attention`
 # computes the same output with two nested Python loops that cut the work into 256 small pieces, and it does a
-# little *more* arithmetic. One head, 4,096 tokens, head dimension 64, on one core of the machine in front of you. Which
-# is faster, and by how much? And what does each need in memory, beyond its inputs? The inputs are 1 MB each.
+# little *more* arithmetic. One head, 4,096 tokens, head dimension 64, on one core of the machine in front of
+# you. Which is faster, and by how much? And what does each need in memory, beyond its inputs? The inputs are
+# 1 MB each.
 
 # %%
 import math
@@ -487,6 +488,9 @@ lines = [
 table(["N", "naive", "tiled", "times as fast", "naive's peak", "tiled's peak", "times smaller"], lines)
 
 # %% [markdown]
+# At 1,024 tokens there is little to gain: $S$ has 4 MB, and a cache of today may hold it. The longer the
+# sequence, the further the two are apart.
+#
 # Time grows with $N^2$ for both, because the arithmetic does. The memory of naive attention grows with $N^2$
 # too, by four with each doubling. The tiled version's grows with $N$ only, once its output outweighs its
 # tiles. The ratio in time comes from the memory hierarchy alone, and it is smaller than a GPU's, because a

@@ -27,7 +27,7 @@ from flashedu import check, hint, progress
 # %%
 # exercise: flashedu.reference.softmax:stable_softmax
 
-# %%
+# %% tags=["raises-exception"]
 stable_softmax(np.array([[0.0, 0.0], [1000.0, 1000.0], [5.0, -np.inf]]))  # [[0.5, 0.5], [0.5, 0.5], [1, 0]]
 
 # %%
@@ -51,7 +51,7 @@ check(stable_softmax)
 # %%
 # exercise: flashedu.reference.attention:naive_attention
 
-# %%
+# %% tags=["raises-exception"]
 naive_attention(np.ones((1, 4)), np.ones((3, 4)), np.array([[1.0], [2.0], [6.0]]))  # [[3]]
 
 # %%
@@ -74,7 +74,7 @@ check(naive_attention)
 # %%
 # exercise: flashedu.cost:naive_traffic
 
-# %%
+# %% tags=["raises-exception"]
 naive_traffic(n=2, head_dim=1, heads=1, kv_heads=1, itemsize=1)  # (8, 16)
 
 # %%
@@ -84,7 +84,7 @@ check(naive_traffic)
 # With it, the numbers of chapter 1 for any model are one call away. One layer of Llama-3-8B with 8192 tokens in
 # bfloat16:
 
-# %%
+# %% tags=["raises-exception"]
 io_bytes, intermediate_bytes = naive_traffic(n=8192, head_dim=128, heads=32, kv_heads=8, itemsize=2)
 print(f"inputs and output {io_bytes / 1e9:.2f} GB, S and P {intermediate_bytes / 1e9:.2f} GB")
 

@@ -44,7 +44,7 @@ def test_exact_over_lengths_magnitudes_and_masks(n, log_scale, dtype, masked, se
     sums = p.astype(np.float64).sum(axis=-1)
     seen = (x > -np.inf).any(axis=-1)
     assert (sums[~seen] == 0).all()
-    assert (np.abs(sums[seen] - 1) <= (n + 2) * u * 2).all()  # n roundings in the sum, one in each quotient
+    assert (np.abs(sums[seen] - 1) < 2 * n * u).all()  # n - 1 roundings in each of two sums, one in the quotient
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -69,5 +69,5 @@ def test_the_input_is_not_touched_and_any_strides_will_do():
     for view in (base[::2, ::3], base[::-1, ::-1], base.T, np.broadcast_to(base[0], (3, 12))):
         before = view.copy()
         view.flags.writeable = False
-        assert np.array_equal(stable_softmax(view), stable_softmax(before))
+        assert softmax_bound(before).ratio(stable_softmax(view)) <= 1
         assert np.array_equal(view, before)

@@ -1,0 +1,120 @@
+"""The closed forms against counting one by one, and against the numbers that the course quotes."""
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from flashedu import cost
+
+N, HEAD_DIM, HEADS, KV_HEADS, BF16 = 8192, 128, 32, 8, 2  # one layer of Llama-3-8B
+LAYER = {"n": N, "head_dim": HEAD_DIM, "heads": HEADS, "kv_heads": KV_HEADS, "itemsize": BF16}
+
+SHAPES = [(1, 1), (8, 8), (7, 7), (5, 13), (13, 5), (1, 9), (9, 1), (16, 12), (2, 30)]
+BLOCKS = [(1, 1), (2, 3), (4, 4), (5, 2), (3, 16), (16, 3), (40, 40)]
+
+
+def sees(n_q, n_k, causal):
+    """sees[i, j]: query i sees key j; the last query sees every key."""
+    return np.array([[not causal or j - (n_k - 1) <= i - (n_q - 1) for j in range(n_k)] for i in range(n_q)])
+
+
+def tiles(mask, block_q, block_k):
+    for i in range(0, mask.shape[0], block_q):
+        for j in range(0, mask.shape[1], block_k):
+            yield i, mask[i : i + block_q, j : j + block_k]
+
+
+@pytest.mark.parametrize("shape, blocks, causal", list(itertools.product(SHAPES, BLOCKS, (False, True))))
+def test_tile_counts_against_looking_at_every_tile(shape, blocks, causal):
+    kinds = [0 if tile.all() else 1 if tile.any() else 2 for _, tile in tiles(sees(*shape, causal), *blocks)]
+    assert cost.tile_counts(*shape, *blocks, causal) == tuple(kinds.count(kind) for kind in range(3))
+
+
+@pytest.mark.parametrize("shape, blocks, causal, itemsize", list(itertools.product(SHAPES, BLOCKS, (False, True), (1, 2, 4))))
+def test_tiled_traffic_against_adding_up_tiles(shape, blocks, causal, itemsize):
+    (n_q, n_k), d = shape, 3
+    read = sum(d for _ in range(n_q))
+    for _, tile in tiles(sees(n_q, n_k, causal), *blocks):
+        if tile.any():
+            read += 2 * d * tile.shape[1]  # its keys and its values
+    written = sum(d + 1 for _ in range(n_q))  # a row of o, and its lse
+    assert cost.tiled_traffic(n_q, n_k, d, *blocks, itemsize, causal) == (read * itemsize, written * itemsize)
+
+
+@pytest.mark.parametrize("n, d, heads, kv_heads, itemsize", [(1, 1, 1, 1, 1), (5, 3, 4, 2, 2), (7, 2, 6, 1, 4)])
+def test_naive_traffic_against_adding_up_kernels(n, d, heads, kv_heads, itemsize):
+    io_elements = intermediate_elements = 0
+    for h in range(heads):
+        io_elements += n * d  # q
+        io_elements += 2 * n * d if h % (heads // kv_heads) == 0 else 0  # k and v, once for each group
+        intermediate_elements += n * n  # S written
+        intermediate_elements += n * n + n * n  # S read, P written
+        intermediate_elements += n * n  # P read
+        io_elements += n * d  # o
+    assert cost.naive_traffic(n, d, heads, kv_heads, itemsize) == (io_elements * itemsize, intermediate_elements * itemsize)
+
+
+@pytest.mark.parametrize("n_q, n_k, d, heads", [(1, 1, 1, 1), (2, 3, 4, 1), (5, 3, 2, 6)])
+def test_attention_flops_against_counting_multiplications_and_additions(n_q, n_k, d, heads):
+    flops = 0
+    for _ in itertools.product(range(heads), range(n_q), range(n_k), range(d)):
+        flops += 2  # q[i, c] * k[j, c], and its addition
+        flops += 2  # p[i, j] * v[j, c], and its addition
+    assert cost.attention_flops(n_q, n_k, d, heads) == flops
+
+
+@pytest.mark.parametrize("block_q, block_k, d, itemsize", [(1, 1, 1, 1), (4, 6, 3, 2), (128, 64, 128, 2)])
+def test_tiled_sram_against_adding_up_tiles(block_q, block_k, d, itemsize):
+    resident = [np.empty(shape) for shape in (
+        (block_q, d), (block_k, d), (block_k, d), (block_q, block_k), (block_q, d), (block_q,), (block_q,))]
+    assert cost.tiled_sram(block_q, block_k, d, itemsize) == itemsize * sum(tile.size for tile in resident)
+
+
+def test_llama_layer_in_numbers():
+    io_bytes, intermediate_bytes = cost.naive_traffic(**LAYER)
+    o_bytes = HEADS * N * HEAD_DIM * BF16
+    assert io_bytes - o_bytes == 100_663_296  # q + k + v: 100.7 MB
+    assert io_bytes == 167_772_160  # and o: 167.8 MB
+    assert intermediate_bytes == 17_179_869_184  # 17.18 GB
+    assert intermediate_bytes // 4 == 4_294_967_296  # S alone: 4.295 GB
+    read, written = cost.tiled_traffic(N, N, HEAD_DIM, 128, 128, BF16)
+    assert HEADS * (read - N * HEAD_DIM * BF16) == 8_589_934_592  # keys and values again and again: 8.6 GB
+    assert HEADS * written == o_bytes + HEADS * N * BF16
+    assert cost.attention_flops(N, N, HEAD_DIM, HEADS) == 1_099_511_627_776  # 1.10 TFLOP
+    assert cost.attention_flops(N, N, HEAD_DIM, HEADS) / io_bytes == pytest.approx(6554, abs=0.5)  # FLOP/B of a fused kernel
+
+
+@pytest.mark.parametrize("sram_bytes, head_dim, itemsize, expected", [
+    (196_608, 128, 2, (128, 192)),  # 192 KiB in 16 bits: M = 98,304 elements, not bytes
+    (196_608, 64, 2, (64, 384)),
+    (196_608, 128, 1, (128, 384)),
+    (1000, 16, 4, (4, 4)),  # M = 250, 250 / 64 rounds up
+    (1003, 16, 4, (4, 4)),  # three bytes that hold no element
+    (1024, 16, 4, (4, 4)),
+    (1028, 16, 4, (5, 5)),
+    (4, 16, 4, (1, 1)),
+    (400, 1, 1, (1, 100)),  # B_r is at most D
+])
+def test_block_sizes_of_the_paper(sram_bytes, head_dim, itemsize, expected):
+    assert cost.block_sizes(sram_bytes, head_dim, itemsize) == expected
+
+
+@pytest.mark.parametrize("head_dim, elements, fits", [(128, 106_496, False), (64, 81_920, True)])
+def test_the_papers_tiles_do_not_always_fit(head_dim, elements, fits):
+    block_q, block_k = cost.block_sizes(196_608, head_dim, 2)
+    assert cost.tiled_sram(block_q, block_k, head_dim, 2) == 2 * (elements + 2 * block_q)
+    assert (cost.tiled_sram(block_q, block_k, head_dim, 2) <= 196_608) is fits
+
+
+@pytest.mark.parametrize("head_dim, heads, kv_heads", [(64, 1, 1), (128, 32, 8), (128, 32, 32)])
+def test_naive_intensity_tends_to_half_the_head_dimension(head_dim, heads, kv_heads):
+    before = 0
+    for n in (2**i for i in range(4, 30)):
+        intensity = cost.naive_intensity(n, head_dim, heads, kv_heads, 2)
+        assert before < intensity < head_dim / 2
+        # the share of q, k, v, o in the traffic is what is missing from the limit
+        missing = Fraction(2 * heads + 2 * kv_heads, 4 * heads) * head_dim / n
+        assert intensity == pytest.approx(float(head_dim / 2 / (1 + missing)), rel=2**-50)  # a few roundings of one division
+        before = intensity
+    assert cost.naive_intensity(**LAYER) == pytest.approx(64, abs=0.65)  # 63.4: the course says about 64
