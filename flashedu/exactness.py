@@ -106,14 +106,15 @@ def softmax_bound(x, u=None):
     size = np.where(np.isfinite(s), np.abs(s), 0).max(axis=-1)
     delta = u * (3 * size + 2 * spread)  # the scores are given, so D = 0
     p = np.exp(s - m[..., None]) / np.where(l == 0, 1, l)[..., None]
-    return Bound(p, SLACK * (_kappa(delta, u, 1, s.shape[-1]) + u)[..., None] * p + _tiny(x))
+    return Bound(p, SLACK * (_kappa(delta, u, 1, s.shape[-1]) + u)[..., None] * p + _tiny(x) * (s > -np.inf))
 
 
 def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, u=None, u_p=0.0, u_o=None):
     """Bounds for the output (Nq, Dv) and the lse (Nq,) of attention on q (Nq, D), k (Nk, D), v (Nk, Dv).
 
     u is the unit roundoff of the accumulation (by default that of the inputs), u_p that of the type that P is rounded to
-    (0 if it is not), u_o that of the output's type (by default u): a number, see `unit_roundoff`. block_k is the size of the key tiles (by default one tile of Nk). Returns (Bound, Bound).
+    (0 if it is not), u_o that of the output's type (by default u): a number, see `unit_roundoff`. block_k is the size of
+    the key tiles (by default one tile of Nk). Returns (Bound, Bound).
     """
     attention_inputs(q, k, v)
     if block_k is not None:
@@ -151,8 +152,8 @@ def state_bounds(parts, u):
     parts = list(parts)
     if not parts:
         raise ValueError("parts must hold at least one state, but it is empty.")
-    for part in parts:
-        state("each part", part)
+    for i, part in enumerate(parts):
+        state(f"part {i}", part)
     one_dtype({f"o of part {i}": part[2] for i, part in enumerate(parts)})
     if len({part[2].shape for part in parts}) > 1:
         raise ValueError(f"parts must have the same shape, but their o are {', '.join(str(part[2].shape) for part in parts)}.")

@@ -33,7 +33,7 @@ def imported(path):
         elif isinstance(node, ast.ImportFrom) and not node.level:
             roots.add(node.module.partition(".")[0])
     ours = {"flashedu", *(module.stem for folder in ("tools", "tests") for module in (ROOT / folder).rglob("*.py"))}
-    return {canonicalize_name(root) for root in roots - set(sys.stdlib_module_names) - ours}
+    return {canonicalize_name({"PIL": "pillow"}.get(root, root)) for root in roots - set(sys.stdlib_module_names) - ours}
 
 
 def test_extras_are_the_ones_that_the_tools_install():

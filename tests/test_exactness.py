@@ -147,7 +147,7 @@ CONFIGURATIONS = [
 
 
 @pytest.mark.parametrize("n_q, n_k, d, causal, logits", CONFIGURATIONS)
-def test_correct_kernels_in_float32(n_q, n_k, d, causal, logits, record_property):
+def test_correct_kernels_in_float32(n_q, n_k, d, causal, logits):
     q, k, v = head(n_q, n_k, d, logits=logits)
     o_bound, lse_bound = attention_bounds(q, k, v, causal=causal, block_k=64)
     whole, _ = attention_bounds(q, k, v, causal=causal)
@@ -155,8 +155,6 @@ def test_correct_kernels_in_float32(n_q, n_k, d, causal, logits, record_property
     ratios = {"naive": whole.ratio(naive_attention(q, k, v, causal)), "tiled": o_bound.ratio(o), "lse": lse_bound.ratio(lse)}
     if not causal:
         ratios["online"] = o_bound.ratio(online_attention(q, k, v, 64))
-    for name, ratio in ratios.items():
-        record_property(name, ratio)
     print({name: round(ratio, 3) for name, ratio in ratios.items()})
     assert max(ratios.values()) <= 1
 
@@ -224,20 +222,18 @@ CASES = [(mistake, *case) for mistake, cases in MISTAKES.items() for case in cas
 
 
 @pytest.mark.parametrize("mistake, n, causal, logits", CASES)
-def test_mistakes_in_float32_are_rejected(mistake, n, causal, logits, record_property):
+def test_mistakes_in_float32_are_rejected(mistake, n, causal, logits):
     q, k, v = head(n, n, 64, logits=logits)
     bound, _ = attention_bounds(q, k, v, causal=causal, block_k=64)
     ratio = bound.ratio(flash(q, k, v, causal, mistake))
-    record_property("ratio", ratio)
     print(f"{mistake}: {ratio:.3g}")
     assert ratio > 1
 
 
 @pytest.mark.parametrize("n, causal, logits", TRIED)
-def test_without_its_mistake_the_same_kernel_passes(n, causal, logits, record_property):
+def test_without_its_mistake_the_same_kernel_passes(n, causal, logits):
     q, k, v = head(n, n, 64, logits=logits)
     ratio = attention_bounds(q, k, v, causal=causal, block_k=64)[0].ratio(flash(q, k, v, causal))
-    record_property("ratio", ratio)
     print(f"correct: {ratio:.3g}")
     assert ratio <= 1
 
@@ -249,8 +245,7 @@ def test_bfloat16_passes_with_its_own_roundoff_and_not_without(n, causal, logits
     u = unit_roundoff("bfloat16")
     o = flash(q, k, v, causal, p_bits=8, o_bits=8)
     assert attention_bounds(q, k, v, causal=causal, block_k=64, u_p=u, u_o=u)[0].ratio(o) <= 1
-    assert attention_bounds(q, k, v, causal=causal, block_k=64, u_o=u)[0].ratio(o) > 1
-    assert attention_bounds(q, k, v, causal=causal, block_k=64, u_p=u)[0].ratio(o) > 1
+    assert attention_bounds(q, k, v, causal=causal, block_k=64)[0].ratio(o) > 1
 
 
 @pytest.mark.parametrize("n, causal, logits", [(n, c, x) for n, c, x in TRIED if n <= 300])

@@ -66,8 +66,8 @@ METHOD = {
     "softmax_ms": "Median time of naive's softmax alone at that length.",
     "relative_error": "||o - o*|| / ||o*|| over head 0; o* is computed in float64 from the same inputs.",
     "ceilings": "Copy: 4 GiB device to device, bytes read plus bytes written. Matmul: 8192 x 8192 x 8192, "
-    "bf16 random normal, a multiply-add counted as two, timed like everything else; its clock and power are what "
-    "nvidia-smi said while it ran.",
+    "bf16 random normal, a multiply-add counted as two, timed like everything else; its clock and power are "
+    "what nvidia-smi said while it ran.",
 }
 
 

@@ -11,7 +11,7 @@ class RealAttention:
     """The inputs of all heads of one attention layer while a model reads a text.
 
     q, k, v: (heads, N, D) float32; q is not scaled, so the scores are q @ k.T / sqrt(D), without a mask.
-    tokens: N strings; text: what was read; layer: which one, counted from 0; source, licence: of text and model.
+    tokens: N strings; text: what was read; layer: which one, from 0; source, licence: of text and model.
     """
 
     q: np.ndarray
@@ -28,8 +28,8 @@ def load_minilm():
     """Returns q, k, v of one layer of all-MiniLM-L6-v2 while it reads the last paragraph of Darwin's Origin.
 
     q, k, v: (12 heads, 272 tokens, 32) float32, rounded to float16 when stored.
-    Head 8 is sharp and looks near its own position: a row's maximum jumps when its own block of keys arrives.
-    Head 10 looks at the first token, [CLS]: its maxima hardly ever rise. Head 1 is flat: small rises, any time.
+    Head 8 is sharp and looks at the next token: a row's maximum jumps when its own block of keys arrives.
+    Head 10 looks at the first token, [CLS]: its maxima hardly rise. Head 1 is flat: small rises, any time.
     Source: README.md beside this file.
     """
     path = files(__name__).joinpath("minilm.npz")

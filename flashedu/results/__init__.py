@@ -7,7 +7,7 @@ from importlib.resources import files
 def load(name):
     """Returns the measurement `name` as a dict: what was measured, where, when, how, and the numbers.
 
-    name is the file's name without .json, such as "h200_attention_traffic". Units are in the keys (_bytes, _ms).
+    name is the file's name without .json, as "h200_attention_traffic". Units are in the keys.
     Raises ValueError, naming the results there are, if there is none of that name.
     """
     available = sorted(entry.name[:-5] for entry in files(__name__).iterdir() if entry.name.endswith(".json"))

@@ -49,11 +49,13 @@ class Picture:
 
     def __init__(self, figure, caption, alt):
         import matplotlib
+        from PIL import Image
 
-        buffer = io.BytesIO()
+        drawn, small = io.BytesIO(), io.BytesIO()
         with matplotlib.rc_context(STYLE):
-            figure.savefig(buffer, format="png", metadata={"Software": None})
-        self.png, self.caption, self.alt = buffer.getvalue(), caption, alt
+            figure.savefig(drawn, format="png")
+        Image.open(drawn).convert("RGB").quantize(128).save(small, format="png", optimize=True)  # a third of the bytes
+        self.png, self.caption, self.alt = small.getvalue(), caption, alt
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         data = base64.b64encode(self.png).decode()

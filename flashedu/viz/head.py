@@ -4,12 +4,16 @@ import numpy as np
 
 from flashedu.viz.figure import COLOURS, MARKERS, Picture, new_figure
 
+LEVELS = 20  # colours of an image; more would make the picture large, not clearer
+
 
 def scores_and_probabilities(s, p):
     """Picture of S (Nq, Nk) and P (Nq, Nk) as images, one row a query, one column a key."""
-    figure, (left, right) = new_figure(1, 2, figsize=(9, 4))
+    from matplotlib import colormaps
+
+    figure, (left, right) = new_figure(1, 2, figsize=(8.6, 3.8))
     for ax, image, title, low in ((left, s, "S, scores", s.min()), (right, p, "P, probabilities", 0)):
-        shown = ax.imshow(image, cmap="cividis", vmin=low, interpolation="nearest", aspect="auto")
+        shown = ax.imshow(image, cmap=colormaps["cividis"].resampled(LEVELS), vmin=low, interpolation="nearest", aspect="auto")
         figure.colorbar(shown, ax=ax, shrink=0.9)
         ax.set(xlabel="key", ylabel="query")
         ax.set_title(title, fontsize=11)

@@ -46,8 +46,8 @@ print(f"largest difference between the answers: {difference:.1e}")
 # NVIDIA ships (cuDNN's). You are reading its first part, chapters 0 to 3. It ends with the whole algorithm working in
 # NumPy, its memory traffic counted to the byte, and needs no GPU. The kernels come in the chapters after it.
 #
-# Where this leads is already measured. The picture shows one attention layer of Llama-3-8B on an H200, a GPU with its
-# own arithmetic units for matrices and a memory of nearly 5 TB/s. Both methods compute the same function.
+# Where this leads is already measured. The picture shows one attention layer of Llama-3-8B on an H200, a GPU for data
+# centres. Both methods compute the same function. "Flash" is the one that ships with torch.
 
 # %%
 result = load("h200_attention_traffic")
@@ -183,7 +183,7 @@ display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 # | [2. Softmax without seeing the row][2] | `update_normalizer`, `merge_states`, `online_attention` |
 # | [3. Now tile it][3] | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
 #
-# [1]: 01_the_matrix_that_should_not_exist.ipynb [2]: 02_softmax_without_seeing_the_row.ipynb [3]:
+# [1]: 01_the_matrix_that_should_not_exist.ipynb [2]: 02_softmax_without_the_row.ipynb [3]:
 # 03_now_tile_it.ipynb
 #
 # Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the

@@ -354,7 +354,7 @@ def head(n, d=64, seed=1):
 
 measured = {}
 for length in (256, 512, 1024, 2048, 4096):
-    m = measure(naive_attention, *head(length))
+    m = measure(naive_attention, *head(length), repeats=7)
     measured[length] = m.seconds, m.peak_bytes
     per_pair = f"{m.peak_bytes / length**2:.2f} N² bytes"
     print(f"N = {length:4}: {duration(m.seconds):>8}  {size(m.peak_bytes):>8} = {per_pair}")
