@@ -24,16 +24,23 @@ def measure(fn, *args, repeats=3):
     positive_int("repeats", repeats)
     if not callable(fn):
         raise TypeError(f"fn must be a function, but it is {short(fn)}.")
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        fn(*args)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    peak_bytes = _peak(fn, args)
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         fn(*args)
         seconds.append(time.perf_counter() - start)
-    return Measurement(statistics.median(seconds), peak - before)
+    return Measurement(statistics.median(seconds), peak_bytes)
+
+
+def _peak(fn, args):
+    tracing = tracemalloc.is_tracing()  # somebody else's session is left running
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        fn(*args)
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()

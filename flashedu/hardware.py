@@ -1,7 +1,6 @@
 """GPUs as data: memory sizes and rates from the vendor's documents, each with its source.
 
-Rates are nominal peaks. What a program reaches is lower: an H200 copied 4.24 of its 4.8 TB/s and multiplied bfloat16
-matrices at 800 of its 989 TFLOP/s (see `flashedu/results/`).
+Rates are nominal peaks. What a program reaches is lower: what an H200 was seen to do is in `flashedu/results/`.
 """
 from dataclasses import dataclass
 

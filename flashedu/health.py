@@ -23,7 +23,8 @@ import os, tempfile, sys, torch
 device = "cuda" if torch.cuda.is_available() else "cpu"
 if device == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
-folder = tempfile.mkdtemp()
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
 open(os.path.join(folder, "double_kernel.py"), "w").write('''
 import triton
 import triton.language as tl

@@ -34,7 +34,7 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
     from matplotlib.patches import Patch, Rectangle
 
     kinds = tile_kinds(n_q, n_k, block_q, block_k, causal)
-    figure, axes = new_figure(figsize=(5.2, 3.9))
+    figure, axes = new_figure(figsize=(5.2, min(3.9, 1.3 + 4.2 * n_q / n_k)))
     number = 0
     for (row, column), kind in np.ndenumerate(kinds):
         i, j = row * block_q, column * block_k

@@ -173,7 +173,8 @@ display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 
 # %% [markdown]
 # The blocks of the slider are what this course works with. A block of scores is small enough to live beside the
-# arithmetic, so it never has to travel. What stands in the way is that softmax wants the whole row.
+# arithmetic, so it never has to travel. What stands in the way is that softmax wants the whole row. (Scores are not
+# all that must fit there; chapter 3 does the accounts.)
 #
 # ## The map
 #
@@ -183,8 +184,7 @@ display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 # | [2. Softmax without seeing the row][2] | `update_normalizer`, `merge_states`, `online_attention` |
 # | [3. Now tile it][3] | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
 #
-# [1]: 01_the_matrix_that_should_not_exist.ipynb [2]: 02_softmax_without_the_row.ipynb [3]:
-# 03_now_tile_it.ipynb
+# [1]: 01_the_matrix_that_should_not_exist.ipynb [2]: 02_softmax_without_the_row.ipynb [3]: 03_now_tile_it.ipynb
 #
 # Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the
 # obstacle out of the way: a softmax that can be repaired when a larger score turns up. In chapter 3 everything falls

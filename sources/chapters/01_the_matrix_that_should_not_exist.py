@@ -102,10 +102,10 @@ with np.errstate(all="ignore"):
 #
 # Often a query must not see a key: the key comes later in the text, or it is padding. One gives that pair the score
 # $-\infty$. Then $e^{-\infty} = 0$, the key gets no weight and adds nothing to the sum, as if it were not there. That
-# is more honest than a large negative number, as the last row shows: when *all* keys are hidden, minus a million
-# everywhere is a row of equal scores, and softmax hands out equal weights to keys that nobody may see. With $-\infty$
-# such a row has maximum $-\infty$, and $-\infty - (-\infty)$ is NaN unless somebody thought of it. The course's
-# convention: a row that sees no key has weights 0.
+# is more honest than a large negative number, as the last row below shows: when *all* keys are hidden, minus a
+# million everywhere is a row of equal scores, and softmax hands out equal weights to keys that nobody may see. With
+# $-\infty$ such a row has maximum $-\infty$, and $-\infty - (-\infty)$ is NaN unless somebody thought of it. The
+# course's convention: a row that sees no key has weights 0.
 
 # %%
 inf = np.float32(np.inf)
@@ -155,9 +155,10 @@ print(f"rows whose largest score would overflow exp in float16: {(m > overflow).
 row_maxima(s, overflow, "float16: exp overflows")
 
 # %% [markdown]
-# The maximum changes from row to row, and nothing tells it in advance. In a sizeable part of the rows the textbook
-# formula would have failed in float16, on an ordinary paragraph. Every row needs its own constant, and to find it one
-# has to look at the whole row. Remember that sentence at the end of the chapter.
+# The maximum changes from row to row, and nothing announces it. In a sizeable part of the rows the textbook formula
+# would have failed in float16, on an ordinary paragraph. To be safe whatever the scores are, a row needs a constant
+# near its own maximum, and to find the maximum one has to look at the whole row. That sentence comes back at the end
+# of the chapter.
 #
 # ## Three kernels, and what travels between them
 #
@@ -295,16 +296,17 @@ for row in result["sweep"]:
 #
 # So be careful with the sentence "naive attention is slow because of its traffic". What the measurement supports is
 # this. The bytes set a floor that no three kernels can go below, however well they are written: here about two fifths
-# of the measured time, and more than twice what the products need. The rest is one kernel that uses its memory badly,
-# and it is a kernel that would not be there if nobody had stored $S$. A single kernel that keeps $S$ and $P$ to
-# itself is rid of both.
+# of the measured time, and more than twice what the products need. Nearly all of the rest is one kernel that uses the
+# memory badly, and it is a kernel that would not be there if nobody had stored $S$. A single kernel that keeps $S$
+# and $P$ to itself is rid of both.
 #
 # ## Arithmetic intensity
 #
 # How many operations can a program do for each byte that it moves? That ratio is its **arithmetic intensity**. For
 # naive attention it can be seen without a formula. Every score crosses between HBM and SRAM four times, twice as $S$
-# and twice as $P$: 8 bytes in a 16-bit format. It is worth $2D$ operations in each of the two products: $4D$. So the
-# intensity is about $D/2$ operations for each byte, and it *does not depend on* $N$: a longer sequence does not help.
+# and twice as $P$, which makes 8 bytes in a 16-bit format. It is worth $2D$ operations in each of the two products:
+# $4D$. So the intensity is about $D/2$ operations for each byte, and it *does not depend on* $N$: a longer sequence
+# does not help.
 #
 # A GPU has such a ratio too: the operations that it can do while one byte arrives, which is called the ridge. **A
 # program below the ridge waits for memory; one above it waits for arithmetic.** What would you expect the ridge of a
@@ -338,8 +340,8 @@ roofline([gpu("H200"), gpu("H100 SXM")], points)
 # bytes that it is far to the right, under the flat roof. Memory is no longer its problem. It is not *at* the roof,
 # and what keeps it from there is the subject of chapters 4 and 6.
 #
-# Arithmetic was never what made attention slow. The two products are the same on both points, and they are quick. The
-# matrices between them are what it waits for.
+# Arithmetic was never what made naive attention slow: both points do the same two products. What costs is what lies
+# between the products, two matrices that travel and a kernel that is there only to turn one into the other.
 #
 # ## On your own machine
 #
@@ -364,8 +366,10 @@ for length in (256, 512, 1024, 2048, 4096):
 # it is divided from are still there, and so is $S$, which the caller holds. Each line of code that makes a new array
 # makes an $N \times N$ array. A careful programmer gets down to one by overwriting, and still has one too many.
 #
-# Twice the tokens, four times the memory, and about four times the time. That is enough to predict. We fit memory as
-# $a N^2 + b N$ and take the time per pair from the longest run, predict a length that we have not tried, and try it.
+# Twice the tokens, four times the memory, and for the longer runs roughly four times the time. (Short runs are
+# cheaper for each pair: their matrices still fit into the processor's cache. It is the same story, one level up.)
+# That is enough to predict. We fit memory as $a N^2 + b N$ and take the time per pair from the longest run, predict a
+# length that we have not tried, and try it.
 
 # %%
 lengths = np.array(list(measured))
@@ -464,7 +468,7 @@ print(f"error / bound, naive in float32:   {bound.ratio(right):.3f}")
 # the real head and on random inputs, and on a logarithmic scale:
 
 # %%
-sizes, ratios = (16, 32, 64, 128, 256, 1024), {}
+sizes, ratios = (16, 32, 64, 128, 256, 512, 1024), {}
 for label, arrays in {"MiniLM": (q, k, v), "random": head(1024)}.items():
     bound, _ = attention_bounds(*arrays)
     for name, combine in (("sum", np.sum), ("mean", np.mean)):
@@ -473,7 +477,11 @@ for label, arrays in {"MiniLM": (q, k, v), "random": head(1024)}.items():
 error_against_bound(ratios)
 
 # %% [markdown]
-# PROSE_ERRORS
+# As long as there is more than one block, both are wrong by thousands to millions of times what rounding could do,
+# and no block size helps. The real head fares worst, because its weight sits in few places: averaging blocks dilutes
+# the one block that matters with all those that do not. On the right, one block holds all keys (MiniLM has fewer keys
+# than the random inputs, so its lines fall earlier). Then the computation *is* naive attention, and the error drops
+# to a few hundredths of the bound. There is nothing in between.
 #
 # ### What is missing
 #

@@ -12,34 +12,24 @@
 # 1 MB each.
 
 # %%
-import math
 import os
 
 # One core and its cache against one core and its cache. NumPy reads this when it is loaded.
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
 
+# %%
 import numpy as np
 
+from flashedu import cost
 from flashedu.bench import measure
-from flashedu.cost import (
-    attention_flops,
-    block_sizes,
-    naive_intensity,
-    naive_traffic,
-    tile_counts,
-    tiled_sram,
-    tiled_traffic,
-)
 from flashedu.exactness import attention_bounds
 from flashedu.hardware import KIB, gpu
 from flashedu.machine import Machine, SramOverflow
 from flashedu.reference import naive_attention, naive_on_machine, tiled_attention, tiled_on_machine
 from flashedu.results import load
+from flashedu.viz import levels, race, tiles
 from flashedu.viz.curves import duration, size
-from flashedu.viz.levels import bytes_by_level, intensity_against_block, traffic_against_block
-from flashedu.viz.race import naive_against_tiled, time_against_block
 from flashedu.viz.table import table
-from flashedu.viz.tiles import residency, tile_map
 
 # %%
 rng = np.random.default_rng(0)
@@ -48,7 +38,8 @@ naive = measure(naive_attention, q, k, v, repeats=7)
 tiled = measure(tiled_attention, q, k, v, 256, 256, repeats=7)
 for name, m in (("naive", naive), ("tiled", tiled)):
     print(f"{name}: {m.seconds * 1e3:6.0f} ms, {m.peak_bytes / 1e6:6.1f} MB at its peak")
-print(f"tiled is {naive.seconds / tiled.seconds:.1f} times as fast, with {naive.peak_bytes / tiled.peak_bytes:.0f} times less memory")
+faster, smaller = naive.seconds / tiled.seconds, naive.peak_bytes / tiled.peak_bytes
+print(f"tiled is {faster:.1f} times as fast, and needs {smaller:.0f} times less memory")
 
 # %%
 bound, _ = attention_bounds(q, k, v, block_k=256)
@@ -75,7 +66,7 @@ print(f"error in units of what rounding allows: naive {bound.ratio(naive_attenti
 # queries outside and the keys inside: a tile of queries stays where it is, and the keys come past.
 
 # %%
-tile_map(32, 48, 8, 8)
+tiles.tile_map(32, 48, 8, 8)
 
 # %% [markdown]
 # Why this order? Think about what each row drags along. Its state has `D + 2` numbers and changes with every
@@ -109,7 +100,9 @@ x = machine.load("x", 0, 3)  # 3 rows of 4 elements of 2 bytes
 twice = machine.alloc(x.shape)
 twice[:] = 2 * x  # written into the tile: takes no more SRAM
 machine.store("y", 0, 3, twice)
-print(f"read {machine.read_bytes} B, written {machine.written_bytes} B, SRAM in use {machine.sram_used} of {machine.sram_bytes} B")
+print(f"read {machine.read_bytes} B, written {machine.written_bytes} B, in SRAM {machine.sram_used} B")
+
+# %%
 try:
     machine.load("x", 3, 6)
 except SramOverflow as overflow:
@@ -127,7 +120,7 @@ except SramOverflow as overflow:
 q, k, v = (rng.standard_normal((48, 8), dtype=np.float32) for _ in range(3))
 machine = Machine.for_attention(q, k, v, sram_bytes=2048, itemsize=2)
 tiled_on_machine(machine, block_q=16, block_k=16)
-residency(machine)
+tiles.residency(machine)
 
 # %% [markdown]
 # Three tiles of queries, three times the same pattern. At the bottom the tile of queries stays, and on it the
@@ -144,7 +137,7 @@ residency(machine)
 # with $B_r$ and $B_c$ for `block_q` and `block_k`, as the papers write them (r for rows, c for columns).
 
 # %%
-print(f"formula: {tiled_sram(16, 16, 8, 2)} bytes, counted: {machine.sram_peak} bytes")
+print(f"formula: {cost.tiled_sram(16, 16, 8, 2)} bytes, counted: {machine.sram_peak} bytes")
 
 # %% [markdown]
 # ## How much SRAM is there?
@@ -154,11 +147,11 @@ print(f"formula: {tiled_sram(16, 16, 8, 2)} bytes, counted: {machine.sram_peak} 
 
 # %%
 gpus = [gpu(name) for name in ("T4", "A100 80GB", "RTX 4090", "H100 SXM", "H200")]
-rows = [
-    (g.name, g.l1_bytes // KIB, g.shared_bytes // KIB, f"**{g.block_shared_bytes // KIB}**", g.sms, g.l2_bytes // KIB)
-    for g in gpus
-]
-table(["KiB", "L1 and shared together", "shared, at most", "shared, for one block", "SMs", "L2, for all SMs"], rows)
+rows = []
+for g in gpus:
+    on_one_sm = g.l1_bytes // KIB, g.shared_bytes // KIB, f"**{g.block_shared_bytes // KIB}**"
+    rows.append((g.name, *on_one_sm, g.sms, g.l2_bytes // KIB))
+table(["KiB", "L1 and shared together", "shared, at most", "for one block", "SMs", "L2, for all SMs"], rows)
 
 # %% [markdown]
 # The first three columns are for one multiprocessor (SM), of which a GPU has about a hundred. One physical
@@ -194,12 +187,13 @@ def try_blocks(head_dim, block_q, block_k, sram_bytes):
 sram = gpu("H100 SXM").block_shared_bytes
 for head_dim in (64, 128):
     for unit, itemsize in (("bytes", 1), ("elements", 2)):
-        blocks = block_sizes(sram, head_dim, itemsize)
-        print(f"D = {head_dim:3}, M in {unit:8}: block_q, block_k = {blocks}\n    {try_blocks(head_dim, *blocks, sram)}")
+        blocks = cost.block_sizes(sram, head_dim, itemsize)
+        print(f"D = {head_dim:3}, M in {unit:8}: block_q, block_k = {blocks}")
+        print("    " + try_blocks(head_dim, *blocks, sram))
 
 # %% [markdown]
 # With M in bytes the tile of keys has twice the rows that it should have, and nothing fits. With M in
-# elements $D = 64$ fits; but $D = 128$, the head dimension of most large models, does not, though the formula
+# elements $D = 64$ fits; but $D = 128$, the head dimension of many large models, does not, though the formula
 # is right as printed. Look at what it gives away: a quarter to each of four tiles is everything, and the
 # fifth, the tile of scores, has no room. At $D = 64$ there is slack, because $B_r$ is cut down to $D$, and so
 # q and o take less than their quarters. At $D = 128$ there is not enough of it.
@@ -212,7 +206,7 @@ candidates = ((64, 64), (128, 64), (128, 128), (192, 64), (256, 64), (64, 256))
 targets = [gpu(name) for name in ("T4", "A100 80GB", "H100 SXM")]
 rows = []
 for bq, bk in candidates:
-    need = tiled_sram(bq, bk, 128, 2)
+    need = cost.tiled_sram(bq, bk, 128, 2)
     fits = ["fits" if need <= g.block_shared_bytes else "no" for g in targets]
     rows.append((f"{bq} x {bk}", f"{need / KIB:.0f} KiB", *fits, f"N/{bq} times"))
 table(["tile, D = 128", "needs", *(g.name for g in targets), "k and v are read"], rows)
@@ -234,6 +228,7 @@ n, d = 512, 64
 q, k, v = (rng.standard_normal((n, d), dtype=np.float32) for _ in range(3))
 
 
+# %%
 def count(block_q, block_k, causal=False):
     machine = Machine.for_attention(q, k, v, sram_bytes=10**7, itemsize=2)
     tiled_on_machine(machine, block_q, block_k, causal)
@@ -260,7 +255,11 @@ print(f"bytes written, always: {count(64, 64)[1]:,}")
 
 # %%
 pairs = [(bq, bk) for bq in (1, 7, 32, 100, 128, 512, 1000) for bk in (5, 64, 300)]
-agree = [count(bq, bk) == (2 * (n * d + math.ceil(n / bq) * 2 * n * d), 2 * (n * d + n)) for bq, bk in pairs]
+agree = []
+for bq, bk in pairs:
+    query_tiles = -(-n // bq)  # rounded up
+    read, written = n * d + query_tiles * 2 * n * d, n * d + n
+    agree.append(count(bq, bk) == (2 * read, 2 * written))  # 2 bytes an element
 print(f"{sum(agree)} of {len(pairs)} counts equal the formula exactly")
 
 # %% [markdown]
@@ -274,11 +273,11 @@ whole = np.zeros((n, n), np.float32)
 machine = Machine.for_attention(q, k, v, sram_bytes=10**7, itemsize=2, s=whole, p=whole)
 naive_on_machine(machine)
 naive_bytes = machine.read_bytes + machine.written_bytes
-assert naive_bytes == sum(naive_traffic(n, d, 1, 1, itemsize=2))
+assert naive_bytes == sum(cost.naive_traffic(n, d, 1, 1, itemsize=2))
 blocks = [8, 16, 32, 64, 128, 256, 512]
-formula = [sum(tiled_traffic(n, n, d, bq, 64, itemsize=2)) for bq in blocks]
+formula = [sum(cost.tiled_traffic(n, n, d, bq, 64, itemsize=2)) for bq in blocks]
 counted = {bq: [sum(count(bq, bk)) for bk in (32, 128)] for bq in blocks}
-traffic_against_block(blocks, formula, counted, naive_bytes, least_bytes=2 * (4 * n * d + n))
+levels.traffic_against_block(blocks, formula, counted, naive_bytes, least_bytes=2 * (4 * n * d + n))
 
 # %% [markdown]
 # Notice that the curve *crosses* the dashed line. With query tiles of a few rows, tiled attention moves more
@@ -297,6 +296,8 @@ traffic_against_block(blocks, formula, counted, naive_bytes, least_bytes=2 * (4 
 head_dim, sram_bytes = 128, 200 * 1024
 for unit, m in (("elements of 2 bytes", sram_bytes // 2), ("bytes (wrong)", sram_bytes)):
     print(f"M in {unit:20}: D^2/M = {head_dim**2 / m:.3f} = 1/{m / head_dim**2:.1f}")
+tiled_elements = 8 * head_dim**2 / (sram_bytes // 2)  # in units of N^2, for B_r = M / 4D
+print(f"tiled moves {tiled_elements:.2f} N^2 elements, naive 4 N^2: a factor of {4 / tiled_elements:.1f}")
 
 # %% [markdown]
 # You can read elsewhere that it is about 1/12; that divides elements by bytes. It is about 1/6. And since
@@ -313,9 +314,11 @@ for unit, m in (("elements of 2 bytes", sram_bytes // 2), ("bytes (wrong)", sram
 n, d, heads, kv_heads = 8192, 128, 32, 8
 passes = n // 128
 kv_bytes = 2 * n * d * 2  # k and v of one head
-print(f"each query head reads its k and v, {kv_bytes / 1e6:.1f} MB, {passes} times; {heads} heads: {heads * passes * kv_bytes / 1e9:.2f} GB")
-read, written = (heads * x for x in tiled_traffic(n, n, d, 128, 64, itemsize=2))
-print(f"with q, o and lse: {(read + written) / 1e9:.2f} GB; naive: {sum(naive_traffic(n, d, heads, kv_heads, 2)) / 1e9:.2f} GB")
+print(f"k and v of one head: {kv_bytes / 1e6:.1f} MB, read {passes} times for each of {heads} query heads:")
+print(f"{heads * passes * kv_bytes / 1e9:.2f} GB")
+read, written = (heads * x for x in cost.tiled_traffic(n, n, d, 128, 64, itemsize=2))
+naive_bytes = sum(cost.naive_traffic(n, d, heads, kv_heads, itemsize=2))
+print(f"with q, o and lse {(read + written) / 1e9:.2f} GB; naive {naive_bytes / 1e9:.2f} GB")
 
 # %% [markdown]
 # Half of naive's traffic. On this count, FlashAttention would be a modest improvement. Here is what the
@@ -324,10 +327,11 @@ print(f"with q, o and lse: {(read + written) / 1e9:.2f} GB; naive: {sum(naive_tr
 
 # %%
 result = load("h200_attention_traffic")
-hbm = {name: total["hbm_read_bytes"] + total["hbm_written_bytes"] for name, total in result["totals"].items()}
+hbm = {name: t["hbm_read_bytes"] + t["hbm_written_bytes"] for name, t in result["totals"].items()}
 flash = next(kernel for kernel in result["kernels"] if kernel["algorithm"] == "flash")
 print(f"HBM, counted: naive {hbm['naive'] / 1e9:.2f} GB, flash {hbm['flash'] / 1e9:.3f} GB")
-print(f"flash read {flash['hbm_read_bytes'] / 1e6:.1f} MB; q, k and v are {2 * n * d * (heads + 2 * kv_heads) / 1e6:.1f} MB")
+qkv_bytes = 2 * n * d * (heads + 2 * kv_heads)
+print(f"flash read {flash['hbm_read_bytes'] / 1e6:.1f} MB; q, k and v are {qkv_bytes / 1e6:.1f} MB")
 print(f"the formula is wrong by a factor of {(read + written) / hbm['flash']:.0f}")
 
 # %% [markdown]
@@ -350,7 +354,7 @@ received = flash["sm_received_bytes"]
 print(f"formula, read:                 {read:,} bytes")
 print(f"received by multiprocessors:   {received:,} bytes, {received / read - 1:+.3%}")
 print(f"of what they asked of L2, found there: {flash['l2_from_sm_hit_bytes'] / flash['l2_from_sm_bytes']:.1%}")
-bytes_by_level([
+levels.bytes_by_level([
     ("naive, HBM", hbm["naive"], "hbm"),
     ("flash, formula for reads", read, "sram"),
     ("flash, L2 to multiprocessors", received, "sram"),
@@ -363,11 +367,13 @@ bytes_by_level([
 # multiprocessor lies the L2 cache, which all multiprocessors share.
 
 # %%
-all_kv = kv_heads * kv_bytes
-print(f"k and v of all {kv_heads} heads: {all_kv / 1e6:.1f} MB; L2 of this GPU: {result['environment']['l2_capacity_bytes'] / 1e6:.1f} MB")
+l2_bytes = result["environment"]["l2_capacity_bytes"]
+print(f"k and v of all {kv_heads} heads: {kv_heads * kv_bytes / 1e6:.1f} MB; L2 of this GPU: {l2_bytes / 1e6:.1f} MB")
 print(f"written to HBM: {flash['hbm_written_bytes'] / 1e6:.1f} MB; o alone has {2 * n * d * heads / 1e6:.1f} MB")
-print(f"at the copy rate of HBM, {read / 1e9:.2f} GB would take {read / result['ceilings']['copy_bytes_per_s'] * 1e3:.2f} ms; "
-      f"the matrix products need at least {attention_flops(n, n, d, heads) / gpu('H200').matmul_flops * 1e3:.2f} ms")
+from_hbm = read / result["ceilings"]["copy_bytes_per_s"]
+arithmetic = cost.attention_flops(n, n, d, heads) / gpu("H200").matmul_flops
+print(f"{read / 1e9:.2f} GB at HBM's copy rate: {from_hbm * 1e3:.2f} ms")
+print(f"the matrix products at the nominal peak: {arithmetic * 1e3:.2f} ms")
 
 # %% [markdown]
 # The keys and values of the whole layer fit into L2. The first query tile that needs them brings them in, and
@@ -376,14 +382,14 @@ print(f"at the copy rate of HBM, {read / 1e9:.2f} GB would take {read / result['
 # right for HBM, here, and wrong for the multiprocessors, which read them once for every tile of queries. On a
 # GPU with a large L2 the formula is a statement about the traffic between L2 and SRAM.
 #
-# That does not make it worthless. Compare the two times in the last line. If the re-reads had to come from
-# HBM, they alone would take longer than the arithmetic. Taller query tiles matter for L2's bandwidth, too.
-# And whether L2 still serves everything when the keys and values outgrow it depends on which of them are in
-# use at the same time; our numbers are for this length and do not say.
+# That does not make it worthless. Compare the two times at the end. If the re-reads had to come from HBM,
+# they alone would take longer than the arithmetic. Taller query tiles matter for L2's bandwidth, too. And
+# whether L2 still serves everything when the keys and values outgrow it depends on which of them are in use
+# at the same time; our numbers are for this length and do not say.
 #
-# One more honest remark: the counters also saw things that no formula here contains. This kernel has too few
-# registers for its tiles and parks some of them in memory, and L2 is made of two halves that exchange data.
-# Both appear in the result file, and not in the bars above.
+# A last remark: the counters also saw things that no formula here contains. This kernel has too few registers
+# for its tiles and parks some of them in memory, and L2 is made of two halves that exchange data. Both appear
+# in the result file, and not in the bars above.
 #
 # ## Causal: skip tiles, mask the diagonal
 #
@@ -392,7 +398,7 @@ print(f"at the copy rate of HBM, {read / 1e9:.2f} GB would take {read / result['
 # save the work. How many of these 64 tiles have to be computed, and how many of those need a mask?
 
 # %%
-tile_map(1024, 1024, 128, 128, causal=True)
+tiles.tile_map(1024, 1024, 128, 128, causal=True)
 
 # %% [markdown]
 # Tiles above the diagonal are skipped whole, with their loads. Tiles below it are computed as if there were
@@ -401,22 +407,23 @@ tile_map(1024, 1024, 128, 128, causal=True)
 
 # %%
 for tokens in (256, 1024, 8192, 65536):
-    full, diagonal, skipped = tile_counts(tokens, tokens, 128, 128, causal=True)
+    full, diagonal, skipped = cost.tile_counts(tokens, tokens, 128, 128, causal=True)
     total = full + diagonal + skipped
-    print(f"N = {tokens:6,}: {full:7,} full, {diagonal:4,} diagonal, {skipped:7,} skipped: {(full + diagonal) / total:.1%} of the work remains")
+    share = (full + diagonal) / total
+    print(f"N = {tokens:6,}: {full:7,} full, {diagonal:4,} diagonal, {skipped:7,} skipped: {share:.1%} remain")
 
 # %% [markdown]
 # So causal attention is *at most* twice as fast, and less for short sequences, because a tile on the diagonal
 # costs as much as a full one. There is another reason, which counting does not show: the rows of tiles have
-# different lengths, and a GPU whose multiprocessors each got a row waits for the longest. FlashAttention-2
-# reports 1.7 to 1.8 (Dao 2023, section 3.1).
+# different lengths, and a GPU whose multiprocessors each got a row waits for the longest. For its kernel on
+# an A100, FlashAttention-2 reports 1.7 to 1.8 (Dao 2023, section 3.1).
 #
 # A detail that causes many bugs: when there are more keys than queries, as in a conversation whose first part
 # is already cached, the mask's diagonal ends in the *bottom right* corner, since the last query is the newest
 # token and sees everything. Query $i$ sees key $j$ when $j \le i + N_k - N_q$.
 
 # %%
-tile_map(32, 64, 8, 8, causal=True)
+tiles.tile_map(32, 64, 8, 8, causal=True)
 
 # %% [markdown]
 # ## Not fewer operations
@@ -426,9 +433,9 @@ tile_map(32, 64, 8, 8, causal=True)
 # every tile of keys, and takes one more exponential per row and tile.
 
 # %%
-matmul = attention_flops(n, n, d, heads)
+matmul = cost.attention_flops(n, n, d, heads)
 rescale = heads * n * d * (n // 64)  # one multiplication for each output element and key tile of 64
-print(f"matrix products {matmul / 1e12:.3f} TFLOP; the rescaling adds {rescale / 1e12:.4f} TFLOP, {rescale / matmul:.2%}")
+print(f"matrix products {matmul / 1e12:.3f} TFLOP; the rescaling adds {rescale / matmul:.2%}")
 
 # %% [markdown]
 # Slightly more, then. What changes is the ratio of operations to bytes, the arithmetic intensity of
@@ -438,10 +445,10 @@ print(f"matrix products {matmul / 1e12:.3f} TFLOP; the rescaling adds {rescale /
 
 # %%
 blocks = [16, 32, 64, 128, 256, 512]
-intensity = [matmul / (heads * sum(tiled_traffic(n, n, d, bq, 64, 2))) for bq in blocks]
+intensity = [matmul / (heads * sum(cost.tiled_traffic(n, n, d, bq, 64, 2))) for bq in blocks]
 ridges = {name: gpu(name).ridge for name in ("A100 80GB", "H200", "H100 SXM")}
-naive_value = naive_intensity(n, d, heads, kv_heads, itemsize=2)
-intensity_against_block(blocks, intensity, ridges, naive_value, matmul / hbm["flash"])
+naive_value = cost.naive_intensity(n, d, heads, kv_heads, itemsize=2)
+levels.intensity_against_block(blocks, intensity, ridges, naive_value, matmul / hbm["flash"])
 
 # %% [markdown]
 # Naive attention is far below every ridge. The tiled version climbs with the height of its query tile, but at
@@ -467,17 +474,18 @@ memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasat
 
 
 # %%
-def race(n, repeats):
+def compete(n, repeats):
     q, k, v = (rng.standard_normal((n, 64), dtype=np.float32) for _ in range(3))
     fits = 4 * n * n * 4 < memory_bytes / 2  # S, P and temporaries
     naive = measure(naive_attention, q, k, v, repeats=repeats) if fits else None
     return n, naive, measure(tiled_attention, q, k, v, 256, 256, repeats=repeats)
 
 
-measured = [race(n, repeats) for n, repeats in ((1024, 7), (2048, 5), (4096, 3), (8192, 1), (16384, 1))]
+# %%
+measured = [compete(n, repeats) for n, repeats in ((1024, 7), (2048, 5), (4096, 3), (8192, 1), (16384, 1))]
 
 # %%
-naive_against_tiled(measured)
+race.naive_against_tiled(measured)
 
 # %%
 lines = [
@@ -493,7 +501,7 @@ table(["N", "naive", "tiled", "times as fast", "naive's peak", "tiled's peak", "
 #
 # Time grows with $N^2$ for both, because the arithmetic does. The memory of naive attention grows with $N^2$
 # too, by four with each doubling. The tiled version's grows with $N$ only, once its output outweighs its
-# tiles. The ratio in time comes from the memory hierarchy alone, and it is smaller than a GPU's, because a
+# tiles. The ratio in time comes mostly from the memory hierarchy, and it is smaller than a GPU's, because a
 # CPU's arithmetic is slower compared with its memory.
 #
 # If the hierarchy is the reason, then the tile's size must matter: too large, and a tile falls out of the
@@ -503,13 +511,14 @@ table(["N", "naive", "tiled", "times as fast", "naive's peak", "tiled's peak", "
 q, k, v = (rng.standard_normal((4096, 64), dtype=np.float32) for _ in range(3))
 sides = [32, 64, 128, 256, 512, 1024, 2048, 4096]
 seconds = [measure(tiled_attention, q, k, v, side, side, repeats=3).seconds for side in sides]
-time_against_block(sides, seconds, measure(naive_attention, q, k, v).seconds, n=4096)
+race.time_against_block(sides, seconds, measure(naive_attention, q, k, v).seconds, n=4096)
 
 # %% [markdown]
-# On the right, a tile of 4096 is the whole matrix, and its time is close to the naive one's: the loop runs
-# once. Towards the left the tiles move into the cache and the time falls, until Python's own overhead for
-# each of many thousand tiles takes over. On a GPU the left branch has another cause, the one you counted:
-# small query tiles read K and V too often. The right branch ends there in `SramOverflow`.
+# On the right, a tile of 4096 is the whole matrix: the loop runs once and most of the advantage is gone.
+# (What is left is a division: the tiled version divides each output row by $l$, and naive attention divides
+# each row of $P$.) Towards the left the tiles move into the cache and the time falls, until Python's own
+# overhead for each of many thousand tiles takes over. On a GPU the left branch has another cause, the one you
+# counted: small query tiles read K and V too often. The right branch ends there in `SramOverflow`.
 #
 # ## What you can now explain
 #

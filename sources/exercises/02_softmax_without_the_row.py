@@ -28,7 +28,8 @@ from flashedu import check, hint, progress
 #
 # An example that you can verify by hand. The first row has seen one score, 0, and now gets 0 and 0: three
 # equal scores, so the sum is 3. The second has seen nothing and gets 7 and a masked key: the maximum is 7 and
-# the sum $e^0 = 1$. The third has seen nothing and gets nothing.
+# the sum $e^0 = 1$. The third has seen nothing and gets nothing. When your function is written, compare
+# `update_normalizer(m, l, scores)` with `expected` before you run the check.
 
 # %%
 m = np.array([0.0, -np.inf, -np.inf])

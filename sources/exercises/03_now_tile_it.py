@@ -25,7 +25,8 @@ from flashedu.machine import Machine, SramOverflow
 #
 # In the example all scores are 0, and so the output of a causal row is the mean of the values that it sees,
 # and its lse is the logarithm of their number. There are 3 queries and 2 keys. So the first query sees
-# nothing, the second one key, the third two.
+# nothing, the second one key, the third two. When your function is written, compare
+# `tiled_attention(q, k, v, 2, 1, causal=True)` with these before you run the check.
 
 # %%
 q, k, v = np.ones((3, 2)), np.zeros((2, 2)), np.array([[4.0], [8.0]])
@@ -94,7 +95,7 @@ for i in range(0, 4, 2):
     machine.free(q)
     machine.free(twice)
 print(machine.hbm["o"].tolist())
-print(f"read {machine.read_bytes} B, written {machine.written_bytes} B, at most {machine.sram_peak} of {machine.sram_bytes} B in SRAM")
+print(f"read {machine.read_bytes} B, written {machine.written_bytes} B, at most {machine.sram_peak} B in SRAM")
 
 # %% [markdown]
 # And what happens if something is too large, or was never given back:
@@ -108,12 +109,13 @@ except SramOverflow as overflow:
     print(overflow)
 
 # %% [markdown]
-# The grade has three parts. The output and lse must be exact, to within rounding. SRAM must not overflow: it
-# is given just the room for one tile each of q, k, v, the scores and the output, and the statistics of the
-# rows. And the traffic must be *exactly* that of the closed form: q read once, for each tile of queries the
-# tiles of k and v that it can see, read once; o and lse written once. More bytes mean that something is
-# loaded again that was there, or that skipped tiles are loaded. Fewer bytes are not a triumph: they mean that
-# something was kept outside SRAM, or that HBM was read behind the machine's back, and the check says so.
+# The grade has three parts. The output and lse must be exact, to within rounding. SRAM must not overflow:
+# there is room for one tile each of q, k, v, the scores and the output, for the statistics of the rows, and
+# for one more tile of scores. And the traffic must be *exactly* that of the closed form: q read once, for
+# each tile of queries the tiles of k and v that it can see, read once; o and lse written once. More bytes
+# mean that something is loaded again that was there, or that skipped tiles are loaded. Fewer bytes are not a
+# triumph: they mean that something was kept outside SRAM, or that HBM was read behind the machine's back, and
+# the check says so.
 #
 # The order of `alloc` and `free` decides whether you stay below the limit. Ask yourself which tiles have to
 # be resident at the same time.

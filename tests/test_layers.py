@@ -1,0 +1,140 @@
+"""Which part of the package may import which, what importing it costs, and how large it may be."""
+import ast
+import graphlib
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "flashedu"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# part -> the parts that it may import. "flashedu" is the package's front door, flashedu/__init__.py.
+MAY_IMPORT = {
+    "arguments": set(),
+    "hardware": set(),
+    "results": set(),
+    "data": set(),
+    "machine": {"arguments"},
+    "cost": {"arguments"},
+    "reference": {"arguments", "machine"},
+    "exactness": {"arguments", "reference"},
+    "bench": {"arguments", "hardware"},
+    "kernels": {"arguments", "hardware", "reference"},
+    "grading": {"arguments", "machine", "cost", "reference", "exactness", "kernels"},
+    "viz": {"arguments", "hardware", "cost"},
+    "demos": {"arguments", "hardware", "cost", "machine", "reference", "exactness", "results", "data", "viz"},
+    "health": {"arguments", "reference", "exactness", "grading", "kernels"},
+    "flashedu": {"grading", "health"},
+    "__main__": {"flashedu", "grading", "health", "bench"},
+}
+NUMPY_ONLY = {"arguments", "machine", "cost", "reference", "exactness", "hardware", "bench"}
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {module_name(path) for path in MODULES}
+
+
+def part(module):
+    return module.split(".")[1] if "." in module else module
+
+
+def imports(path, inside_functions=True):
+    """The modules that a file imports, by full name; `from flashedu import x` is x when x is a module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
+    hidden = set() if inside_functions else {id(inner) for function in functions for inner in ast.walk(function)}
+    for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in NAMES else node.module
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_point_one_way(path):
+    me = part(module_name(path))
+    assert me in MAY_IMPORT, f"flashedu.{me} is new: say in this file what it may import"
+    used = {part(name) for name in imports(path) if name.split(".")[0] == "flashedu"} - {me}
+    assert used <= MAY_IMPORT[me], f"{module_name(path)} imports {', '.join(sorted(used - MAY_IMPORT[me]))}"
+
+
+def test_the_rule_has_no_circle():
+    list(graphlib.TopologicalSorter(MAY_IMPORT).static_order())
+
+
+def test_no_two_modules_import_each_other():
+    graph = {module_name(path): {name for name in imports(path) if name in NAMES} - {module_name(path)} for path in MODULES}
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_third_party_packages_are_imported_where_they_are_used(path):
+    me = part(module_name(path))
+    ours = set(sys.stdlib_module_names) | {"flashedu", "numpy"}
+    if me != "kernels":  # a kernel's decorator needs Triton when its module is imported
+        assert {name.split(".")[0] for name in imports(path, inside_functions=False)} <= ours
+    if me in NUMPY_ONLY:
+        assert {name.split(".")[0] for name in imports(path)} <= ours
+
+
+def in_a_fresh_interpreter(*arguments):
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+
+
+def test_importing_brings_in_numpy_and_the_standard_library_only():
+    show = "import sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    before, after = (set(in_a_fresh_interpreter("-c", code + show).stdout.split()) for code in ("", "import flashedu; "))
+    assert after - before - set(sys.stdlib_module_names) == {"flashedu", "numpy"}
+
+
+def test_numpy_half_imports_without_anything_else():
+    """Every module of it, with all other packages hidden."""
+    numpy_half = [name for name in sorted(NAMES) if part(name) in NUMPY_ONLY | {"grading", "health", "flashedu"}]
+    hide = ("import sys; own = {'flashedu', 'numpy', *sys.stdlib_module_names, *(m.split('.')[0] for m in sys.modules)}\n"
+            "class Hide:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name.split('.')[0] not in own: raise ModuleNotFoundError(name)\n"
+            "sys.meta_path.insert(0, Hide())\n")
+    in_a_fresh_interpreter("-c", hide + f"import {', '.join(numpy_half)}")
+
+
+def test_import_time():
+    """Under 0.3 s, by the interpreter's own account; the median, since another process may get in the way of one run."""
+    seconds = []
+    for _ in range(5):
+        report = in_a_fresh_interpreter("-X", "importtime", "-c", "import flashedu").stderr
+        seconds.append(int(re.search(r"\|\s*(\d+) \| flashedu$", report, re.MULTILINE)[1]) / 1e6)
+    assert statistics.median(seconds) < 0.3
+
+
+def lines(path):
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_module_is_under_250_lines(path):
+    assert lines(path) < 250
+
+
+def test_an_algorithm_is_under_150_lines():
+    for path in MODULES:
+        if part(module_name(path)) in ("reference", "kernels"):
+            assert lines(path) < 150, path
+
+
+def test_the_package_is_under_4500_lines():
+    assert sum(map(lines, MODULES)) < 4500
