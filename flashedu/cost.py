@@ -10,9 +10,9 @@ from flashedu.arguments import validated
 def naive_traffic(n, head_dim, heads, kv_heads, itemsize):
     """HBM bytes of attention as three kernels on n tokens: (io_bytes, intermediate_bytes).
 
-    io_bytes: q and o with `heads` heads and k and v with `kv_heads` heads, each (n, head_dim), moved once.
-    intermediate_bytes: S and P, (n, n) for each of `heads` query heads, each written once and read once.
-    Source: Dao et al. 2022, section 2.2 (algorithm 0).
+    io_bytes: q and o with `heads` heads and k and v with `kv_heads` heads, each (n, head_dim),
+    moved once. intermediate_bytes: S and P, (n, n) for each of `heads` query heads, each
+    written once and read once. Source: Dao et al. 2022, section 2.2 (algorithm 0).
     """
     io_bytes = (2 * heads + 2 * kv_heads) * n * head_dim * itemsize
     intermediate_bytes = 4 * heads * n * n * itemsize
@@ -27,10 +27,11 @@ def attention_flops(n_q, n_k, head_dim, heads=1):
 
 @validated
 def block_sizes(sram_bytes, head_dim, itemsize):
-    """The paper's tile sizes (block_q, block_k) = (B_r, B_c): B_c = ceil(M / (4 D)), B_r = min(B_c, D).
+    """The paper's tile sizes (block_q, block_k) = (B_r, B_c): B_c = ceil(M / (4 D)), B_r =
+    min(B_c, D).
 
-    M = sram_bytes // itemsize is the SRAM's capacity in elements, not bytes. Source: Dao et al. 2022, algorithm 1, line 1.
-    Raises ValueError when the SRAM does not hold one element.
+    M = sram_bytes // itemsize is the SRAM's capacity in elements, not bytes. Source: Dao et al.
+    2022, algorithm 1, line 1. Raises ValueError when the SRAM does not hold one element.
     """
     m = sram_bytes // itemsize
     if m == 0:

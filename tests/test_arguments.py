@@ -73,7 +73,7 @@ def calls():
     }
 
 
-NUMBERS = "block_size block_q block_k n n_q n_k head_dim heads kv_heads itemsize sram_bytes".split()
+NUMBERS = ["block_size", "block_q", "block_k", "n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes"]
 BAD_NUMBERS = [
     (0, ValueError, "0"),
     (-3, ValueError, "-3"),
@@ -137,7 +137,7 @@ def bad_states(name, s):
     yield s[:2], TypeError, "(array("
     yield s[2], TypeError, "array("
     yield None, TypeError, "None"
-    for i, part in enumerate("mlo"):
+    for i in range(3):
         for bad, error, quoted in bad_arrays(s[i], infinity_too=i > 0):
             yield (*s[:i], bad, *s[i + 1 :]), error, quoted if " is " not in quoted else quoted.split("is ")[1]
         longer = np.concatenate([s[i], s[i]])
@@ -193,10 +193,10 @@ def refusals():
     yield "exactness.state_bounds", {"parts": []}, ValueError, "parts", "empty"
     yield "exactness.state_bounds", {"parts": [state(), None]}, TypeError, "part", "None"
     yield "exactness.state_bounds", {"parts": [state(), state(dtype="float64")]}, TypeError, "part", "float64"
-    yield "exactness.state_bounds", {"parts": [state(), state(4)]}, ValueError, "part", "(4, 2)"
+    yield "exactness.state_bounds", {"parts": [state(), state(4)]}, ValueError, "parts", "(4, 2)"
     for call in ("exactness.Bound.errors", "exactness.Bound.ratio"):
         yield call, {"value": array(4)}, ValueError, "value", "(4,)"
-        yield call, {"value": None}, ValueError, "value", "()"
+        yield call, {"value": None}, TypeError, "value", "None"
         yield call, {"value": "abc"}, TypeError, "value", "abc"
     for wrong, quoted in (([array(3, 4)], "list"), ({}, "{}"), (None, "None")):
         yield "machine.Machine", {"hbm": wrong}, TypeError, "hbm", "[array(" if quoted == "list" else quoted

@@ -134,7 +134,7 @@ def test_a_process_that_dies_without_a_word(machine):
 def test_arithmetic_that_is_wrong(machine):
     machine.setattr(exactness.Bound, "ratio", lambda self, value: 3.5)
     good, text = examined()
-    mark, line, advice = finding(text, "tiled attention is off by 3.5 times")
+    mark, _, advice = finding(text, "tiled attention is off by 3.5 times")
     assert not good and mark == "FAIL" and advice
 
 

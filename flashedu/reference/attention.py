@@ -9,9 +9,9 @@ from flashedu.reference.softmax import stable_softmax
 def naive_attention(q, k, v, causal=False):
     """softmax(q k^T / sqrt(D)) v for one head, holding S and P, both (Nq, Nk), in memory.
 
-    Takes q (Nq, D), k (Nk, D), v (Nk, Dv), all float32 or all float64; returns (Nq, Dv) of the same dtype. With
-    causal=True, query i sees key j when j <= i + Nk - Nq (the last query sees every key); a row that sees no key is 0.
-    Source: Vaswani et al. 2017, section 3.2.1.
+    Takes q (Nq, D), k (Nk, D), v (Nk, Dv), all float32 or all float64; returns (Nq, Dv) of the
+    same dtype. With causal=True, query i sees key j when j <= i + Nk - Nq (the last query sees
+    every key); a row that sees no key is 0. Source: Vaswani et al. 2017, section 3.2.1.
     """
     n_q, n_k, scale = len(q), len(k), q.shape[1] ** -0.5
     s = q @ k.T * scale  # (Nq, Nk)
@@ -24,12 +24,14 @@ def naive_attention(q, k, v, causal=False):
 
 @validated
 def naive_on_machine(machine):
-    """Attention as three kernels on a counting machine, with S and P travelling through HBM between them.
+    """Attention as three kernels on a counting machine, with S and P travelling through HBM
+    between them.
 
-    The machine's HBM holds q, k, v, o and also s and p, (Nq, Nk). Each kernel works on one row of queries at a time
-    and keeps k (or v) in SRAM whole, so q, k, v are read once and s, p are written once and read once: the bytes are
-    those of `flashedu.cost.naive_traffic` with one head, the least that three separate kernels can move.
-    Raises SramOverflow when k or v does not fit.
+    The machine's HBM holds q, k, v, o and also s and p, (Nq, Nk). Each kernel works on one row
+    of queries at a time and keeps k (or v) in SRAM whole, so q, k, v are read once and s, p are
+    written once and read once: the bytes are those of `flashedu.cost.naive_traffic` with one
+    head, the least that three separate kernels can move. Raises SramOverflow when k or v does
+    not fit.
     """
     n_q, (n_k, d), (_, d_v) = machine.shape("q")[0], machine.shape("k"), machine.shape("v")
     k = machine.load("k", 0, n_k)

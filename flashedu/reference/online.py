@@ -10,11 +10,12 @@ from flashedu.arguments import validated
 
 @validated
 def update_normalizer(m, l, scores):
-    """Take a block of scores into the running maximum and sum: m' = max(m, scores), l' = l e^(m - m') + sum e^(scores - m').
+    """Take a block of scores into the running maximum and sum: m' = max(m, scores), l' = l e^(m
+    - m') + sum e^(scores - m').
 
-    Takes m (R,), l (R,), scores (R, B), of one dtype; m = -inf, l = 0 means that nothing has been seen, and -inf among
-    the scores marks a masked key. Returns (m', l'), both (R,); a row that has seen only -inf stays (-inf, 0).
-    Source: Milakov and Gimelshein 2018, algorithm 3.
+    Takes m (R,), l (R,), scores (R, B), of one dtype; m = -inf, l = 0 means that nothing has
+    been seen, and -inf among the scores marks a masked key. Returns (m', l'), both (R,); a row
+    that has seen only -inf stays (-inf, 0). Source: Milakov and Gimelshein 2018, algorithm 3.
     """
     m_new = np.maximum(m, scores.max(axis=1))
     safe = np.where(m_new == -np.inf, 0, m_new)  # nothing seen yet: -inf - (-inf) would be NaN
@@ -26,9 +27,10 @@ def update_normalizer(m, l, scores):
 def merge_states(a, b):
     """The state of two disjoint sets of keys together, from the states of each.
 
-    Takes two states (m, l, o) with shapes (R,), (R,), (R, Dv), of one dtype; returns one of the same shapes. Both are
-    brought to the larger maximum and added: m = max(m_a, m_b), l = e^(m_a - m) l_a + e^(m_b - m) l_b, o likewise. The
-    operation is associative and commutative, and (-inf, 0, 0) is its identity. Source: Rabe and Staats 2021, section 3.
+    Takes two states (m, l, o) with shapes (R,), (R,), (R, Dv), of one dtype; returns one of the
+    same shapes. Both are brought to the larger maximum and added: m = max(m_a, m_b), l = e^(m_a
+    - m) l_a + e^(m_b - m) l_b, o likewise. The operation is associative and commutative, and
+    (-inf, 0, 0) is its identity. Source: Rabe and Staats 2021, section 3.
     """
     (m_a, l_a, o_a), (m_b, l_b, o_b) = a, b
     m = np.maximum(m_a, m_b)
@@ -41,11 +43,13 @@ def merge_states(a, b):
 
 @validated
 def online_attention(q, k, v, block_size):
-    """softmax(q k^T / sqrt(D)) v for one head, seeing the keys block by block and never a whole row of scores.
+    """softmax(q k^T / sqrt(D)) v for one head, seeing the keys block by block and never a whole
+    row of scores.
 
-    Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype, and the number of keys in a block (the last block may be
-    shorter, and block_size may exceed Nk); returns (Nq, Dv) of the same dtype. Extra memory is O(Nq * (block_size + Dv)).
-    Source: Rabe and Staats 2021; Dao et al. 2022, section 3.1.
+    Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype, and the number of keys in a block (the
+    last block may be shorter, and block_size may exceed Nk); returns (Nq, Dv) of the same
+    dtype. Extra memory is O(Nq * (block_size + Dv)). Source: Rabe and Staats 2021; Dao et al.
+    2022, section 3.1.
     """
     n_q, n_k, scale = len(q), len(k), q.shape[1] ** -0.5
     m = np.full(n_q, -np.inf, q.dtype)  # running maximum

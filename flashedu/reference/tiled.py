@@ -6,12 +6,14 @@ from flashedu.arguments import validated
 
 @validated
 def tiled_attention(q, k, v, block_q, block_k, causal=False):
-    """Attention for one head by tiles of block_q queries and block_k keys; no (Nq, Nk) array ever exists.
+    """Attention for one head by tiles of block_q queries and block_k keys; no (Nq, Nk) array
+    ever exists.
 
-    Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype; block sizes need not divide the lengths and may exceed them.
-    Returns o (Nq, Dv) and lse (Nq,), the natural log of each row's sum of exp(scores). With causal=True query i sees
-    key j when j <= i + Nk - Nq, tiles above the diagonal are skipped, and only tiles that the diagonal crosses are
-    masked; a row that sees no key gives o = 0 and lse = -inf. Source: Dao 2023 (FlashAttention-2), algorithm 1.
+    Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype; block sizes need not divide the
+    lengths and may exceed them. Returns o (Nq, Dv) and lse (Nq,), the natural log of each row's
+    sum of exp(scores). With causal=True query i sees key j when j <= i + Nk - Nq, tiles above
+    the diagonal are skipped, and only tiles that the diagonal crosses are masked; a row that
+    sees no key gives o = 0 and lse = -inf. Source: Dao 2023 (FlashAttention-2), algorithm 1.
     """
     (n_q, d), (n_k, d_v) = q.shape, v.shape
     scale, offset = d**-0.5, n_k - n_q
@@ -46,10 +48,11 @@ def tiled_attention(q, k, v, block_q, block_k, causal=False):
 def tiled_on_machine(machine, block_q, block_k, causal=False):
     """Tiled attention on a counting machine (`flashedu.machine.Machine`), for one head.
 
-    HBM holds q (Nq, D), k (Nk, D), v (Nk, Dv); o (Nq, Dv) and lse (Nq,) are stored there. For each tile of queries: q
-    is loaded once, then each tile of keys and values that the tile can see, then o and lse are stored, once. The bytes
-    are `flashedu.cost.tiled_traffic`, the peak is `flashedu.cost.tiled_sram`. Raises SramOverflow when the tiles of q,
-    k, v, s, the output and the row statistics do not fit together. Source: Dao 2023, algorithm 1.
+    HBM holds q (Nq, D), k (Nk, D), v (Nk, Dv); o (Nq, Dv) and lse (Nq,) are stored there. For
+    each tile of queries: q is loaded once, then each tile of keys and values that the tile can
+    see, then o and lse are stored, once. The bytes are `flashedu.cost.tiled_traffic`, the peak
+    is `flashedu.cost.tiled_sram`. Raises SramOverflow when the tiles of q, k, v, s, the output
+    and the row statistics do not fit together. Source: Dao 2023, algorithm 1.
     """
     (n_q, d), (n_k, d_v) = machine.shape("q"), machine.shape("v")
     scale, offset = d**-0.5, n_k - n_q

@@ -1,4 +1,6 @@
 """The algebra of online softmax: however the keys are split, ordered and grouped, the state is the same."""
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,7 +91,7 @@ def test_the_normalizer_does_not_depend_on_the_blocks(data, n, dtype, log_scale,
     s, v = keys(n, 3, 1, dtype, log_scale, seed)
     cuts = sorted(data.draw(st.sets(st.integers(1, n), max_size=n)) | {0, n})
     m, l, _ = empty(3, 1, dtype)
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in itertools.pairwise(cuts):
         m, l = update_normalizer(m, l, s[:, start:stop])
     exact_m, exact_l, _ = state_bounds([leaf(s, v, j) for j in range(n)], unit_roundoff(dtype))
     assert np.array_equal(m, exact_m) and m.dtype == l.dtype == s.dtype
