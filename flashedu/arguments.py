@@ -118,6 +118,8 @@ def _check(arguments):
             arguments[name] = positive_int(name, arguments[name])
     if "kv_heads" in arguments and arguments["heads"] % arguments["kv_heads"]:
         raise ValueError(f"heads must be a multiple of kv_heads, but they are {arguments['heads']} and {arguments['kv_heads']}.")
+    if "sram_bytes" in arguments and arguments["sram_bytes"] < arguments["itemsize"]:
+        raise ValueError(f"sram_bytes must hold at least one element of {arguments['itemsize']} bytes, but it is {arguments['sram_bytes']}.")
     if "causal" in arguments:
         boolean("causal", arguments["causal"])
     if "machine" in arguments:

@@ -27,15 +27,14 @@ def attention_flops(n_q, n_k, head_dim, heads=1):
 
 @validated
 def block_sizes(sram_bytes, head_dim, itemsize):
-    """The paper's tile sizes (block_q, block_k) = (B_r, B_c): B_c = ceil(M / (4 D)), B_r =
-    min(B_c, D).
+    """The paper's tile sizes (block_q, block_k) = (B_r, B_c).
 
-    M = sram_bytes // itemsize is the SRAM's capacity in elements, not bytes. Source: Dao et al.
-    2022, algorithm 1, line 1. Raises ValueError when the SRAM does not hold one element.
+    B_c = ceil(M / (4 D)) and B_r = min(B_c, D).
+
+    M = sram_bytes // itemsize is the SRAM's capacity in elements, not bytes; it holds at least
+    one. Source: Dao et al. 2022, algorithm 1, line 1.
     """
     m = sram_bytes // itemsize
-    if m == 0:
-        raise ValueError(f"sram_bytes must hold at least one element of {itemsize} bytes, but it is {sram_bytes}.")
     block_k = -(-m // (4 * head_dim))  # ceiling division
     return min(block_k, head_dim), block_k
 

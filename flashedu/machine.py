@@ -43,8 +43,8 @@ class Machine:
         for name, array in hbm.items():
             float_array(name, array)
         one_dtype(hbm)
-        self.hbm = {name: array.copy() for name, array in hbm.items()}
-        self.dtype = next(iter(self.hbm.values())).dtype
+        self._hbm = {name: array.copy() for name, array in hbm.items()}
+        self.dtype = next(iter(self._hbm.values())).dtype
         self.sram_bytes = positive_int("sram_bytes", sram_bytes)
         self.itemsize = self.dtype.itemsize if itemsize is None else positive_int("itemsize", itemsize)
         self.sram_used = self.sram_peak = self.read_bytes = self.written_bytes = 0
@@ -94,13 +94,24 @@ class Machine:
         self._note("free", name, start, stop, size_bytes)
 
     def store(self, name, start, stop, tile):
-        """Write a tile to rows start:stop of an HBM array; counts as written. The tile stays resident."""
+        """Write a tile to rows start:stop of an HBM array; counts as written. The tile stays resident.
+
+        The tile must be in SRAM: one that load or alloc returned, or a part of one such as tile[:5].
+        """
         rows = self._rows(name, start, stop)
         if np.shape(tile) != rows.shape:
-            raise ValueError(f"store('{name}', {start}, {stop}) takes a tile of shape {rows.shape}, but it is {np.shape(tile)}.")
+            raise ValueError(f"tile must have the shape {rows.shape} of the rows it goes to, but it has {np.shape(tile)}.")
+        if id(tile) not in self._resident and id(getattr(tile, "base", None)) not in self._resident:
+            raise ValueError("tile must be in SRAM, but it is an array of its own: write the result into a tile, "
+                             "tile[:] = ..., and store that.")
         rows[:] = tile
         self.written_bytes += rows.size * self.itemsize
         self._note("store", name, start, stop, rows.size * self.itemsize)
+
+    @property
+    def hbm(self):
+        """The HBM arrays by name, to look at when the run is over."""
+        return self._hbm
 
     @property
     def resident(self):
@@ -108,9 +119,9 @@ class Machine:
         return [entry[1:] for entry in self._resident.values()]
 
     def _array(self, name):
-        if not isinstance(name, str) or name not in self.hbm:
-            raise ValueError(f"name must be one of {', '.join(self.hbm)}, but it is {short(name)}.")
-        return self.hbm[name]
+        if not isinstance(name, str) or name not in self._hbm:
+            raise ValueError(f"name must be one of {', '.join(self._hbm)}, but it is {short(name)}.")
+        return self._hbm[name]
 
     def _rows(self, name, start, stop):
         n = len(self._array(name))
@@ -119,7 +130,7 @@ class Machine:
                 raise TypeError(f"{label} must be a whole number, but it is {short(value)}.")
         if not 0 <= start < stop <= n:
             raise IndexError(f"start and stop must name at least one of the {n} rows of {name}, but they are {start} and {stop}.")
-        return self.hbm[name][start:stop]
+        return self._hbm[name][start:stop]
 
     def _make_room(self, size_bytes, kind, name, start, stop):
         free = self.sram_bytes - self.sram_used

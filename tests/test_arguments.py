@@ -219,6 +219,8 @@ def refusals():
         yield "machine.Machine.alloc", {"shape": wrong}, error, "shape", repr(wrong).strip("(,)").split(", 2")[0].split(", 3")[0]
     for wrong in ("x", None, [1]):
         yield "machine.Machine.alloc", {"fill": wrong}, TypeError, "fill", repr(wrong)
+    for wrong in (None, 3, array(2, 4)):
+        yield "machine.Machine.free", {"tile": wrong}, ValueError, "tile", "still resident"
     yield "machine.Machine.store", {"tile": array(2, 3)}, ValueError, "tile", "(2, 3)"
     yield "machine.Machine.store", {"tile": None}, ValueError, "tile", "()"
 

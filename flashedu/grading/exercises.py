@@ -96,7 +96,13 @@ def _on_machine(machine, block_q, block_k, causal):
 def _machine_bytes(machine, block_q, block_k, causal):
     (n_q, d), n_k = machine.shape("q"), len(machine.hbm["k"])
     read, written = cost.tiled_traffic(n_q, n_k, d, block_q, block_k, machine.itemsize, causal)
-    return _exactly(read_bytes=read, written_bytes=written)
+    return _exactly(read_bytes=read, written_bytes=written, hbm_looks=0)
+
+
+def _machine_peak(machine, block_q, block_k, causal):
+    """The least that q, k, s, o and one row statistic need while a tile of keys is at work."""
+    rows, keys, d = min(block_q, machine.shape("q")[0]), min(block_k, machine.shape("k")[0]), machine.shape("q")[1]
+    return _exactly(sram_peak=(2 * rows * d + keys * d + rows * keys + rows) * machine.itemsize)
 
 
 def _machine_outputs(args, result):
@@ -104,11 +110,15 @@ def _machine_outputs(args, result):
 
 
 def _machine_traffic(args, result):
-    return args[0].read_bytes, args[0].written_bytes
+    return args[0].read_bytes, args[0].written_bytes, args[0].looks
+
+
+def _machine_least_peak(args, result):
+    return (min(args[0].sram_peak, int(_machine_peak(*args)[0][1].exact)),)
 
 
 def _naive_peer(q, k, v, *rest):
-    return unwrap(reference.naive_attention)(q, k, v, rest[-1] is True)
+    return unwrap(reference.naive_attention)(q, k, v, bool(rest) and rest[-1] is True)
 
 
 ONLINE = _cases(
@@ -121,6 +131,7 @@ ONLINE = _cases(
     ("falling maxima", _size(3, 8, 2, kind="falling", block_size=2)),
     ("one huge logit", _size(2, 9, 4, kind="huge", block_size=3)),
     ("overflow", _size(2, 6, 2, kind="overflow", block_size=2)),
+    ("very low logits", _size(2, 6, 2, kind="low", block_size=2)),
     ("rows far apart", _size(4, 6, 2, kind="magnitudes", block_size=2)),
     ("whole numbers", _size(2, 8, 4, kind="uniform", block_size=2)),
     ("ragged last block", _size(3, 7, 4, kind="random", block_size=3)),
@@ -129,17 +140,19 @@ ONLINE = _cases(
     ("values with an offset", _size(3, 10, 4, kind="offset", block_size=4)),
     ("Dv differs from D", _size(3, 6, 4, kind="random", d_v=7, block_size=2)),
     ("float64", _size(3, 9, 5, kind="random", block_size=4, dtype="float64")),
+    ("larger", _size(37, 53, 20, kind="random", d_v=12, block_size=16, strided=True)),
 )
 TILED = _cases(
     inputs.attention_case,
     ("one tile", _size(1, 1, 1, kind="random", block_q=1, block_k=1, causal=False)),
     ("one tile", _size(2, 3, 2, kind="random", block_q=2, block_k=3, causal=False)),
-    ("several tiles", _size(4, 6, 3, kind="random", block_q=2, block_k=2, causal=False)),
+    ("several tiles", _size(4, 6, 3, kind="random", block_q=2, block_k=2)),
     ("several tiles", _size(6, 8, 4, kind="random", block_q=3, block_k=4, causal=False, strided=True)),
     ("rising maxima", _size(4, 8, 2, kind="rising", block_q=2, block_k=2, causal=False)),
     ("falling maxima", _size(4, 8, 2, kind="falling", block_q=2, block_k=2, causal=False)),
     ("one huge logit", _size(3, 9, 4, kind="huge", block_q=2, block_k=3, causal=False)),
     ("overflow", _size(4, 6, 2, kind="overflow", block_q=2, block_k=2, causal=False)),
+    ("very low logits", _size(4, 6, 2, kind="low", block_q=2, block_k=2, causal=True)),
     ("rows far apart", _size(4, 6, 2, kind="magnitudes", block_q=2, block_k=2, causal=False)),
     ("whole numbers", _size(4, 8, 4, kind="uniform", block_q=2, block_k=2, causal=False)),
     ("ragged tiles", _size(5, 7, 4, kind="random", block_q=2, block_k=3, causal=False)),
@@ -148,13 +161,20 @@ TILED = _cases(
     ("causal", _size(6, 6, 4, kind="random", block_q=2, block_k=2, causal=True)),
     ("causal, unequal tiles", _size(8, 8, 4, kind="random", block_q=4, block_k=2, causal=True)),
     ("causal, unequal tiles", _size(9, 9, 4, kind="random", block_q=2, block_k=4, causal=True)),
+    ("causal, rising", _size(6, 6, 4, kind="rising", block_q=2, block_k=3, causal=True)),
     ("causal, more keys", _size(3, 8, 4, kind="random", block_q=2, block_k=3, causal=True)),
     ("causal, more keys", _size(8, 13, 4, kind="random", block_q=2, block_k=3, causal=True)),
+    ("causal, more keys", _size(5, 11, 4, kind="random", block_q=3, block_k=2, causal=True)),
+    ("causal, more keys", _size(3, 5, 4, kind="random", block_q=8, block_k=16, causal=True)),
+    ("causal, more keys", _size(4, 6, 4, kind="random", block_q=1, block_k=1, causal=True)),
     ("rows that see no key", _size(7, 3, 4, kind="random", block_q=2, block_k=2, causal=True)),
     ("rows that see no key", _size(5, 3, 4, kind="random", block_q=4, block_k=2, causal=True)),
+    ("rows that see no key", _size(9, 4, 4, kind="random", block_q=2, block_k=3, causal=True)),
     ("values with an offset", _size(4, 10, 4, kind="offset", block_q=2, block_k=4, causal=False)),
     ("Dv differs from D", _size(4, 6, 4, kind="random", d_v=7, block_q=2, block_k=2, causal=False)),
     ("float64", _size(5, 9, 5, kind="random", block_q=2, block_k=4, causal=True, dtype="float64")),
+    ("larger", _size(53, 37, 20, kind="random", d_v=12, block_q=16, block_k=8, causal=False, strided=True)),
+    ("larger", _size(37, 53, 20, kind="random", d_v=12, block_q=8, block_k=16, causal=True, strided=True)),
 )
 MEMORY = {"kind": "random", "n_q": 512, "n_k": 4096, "d": 8, "seed": 7100}
 MEMORY_LIMIT_BYTES = 512 * 4096 // 2  # half a byte for each score: even a mask of bools is too much
@@ -172,10 +192,14 @@ EXERCISES = {
                 ("large logits", {"kind": "overflow", "rows": 2, "n": 3}),
                 ("very low logits", {"kind": "low", "rows": 2, "n": 3}),
                 ("rows far apart", {"kind": "magnitudes", "rows": 4, "n": 3}),
+                ("wide rows", {"kind": "rising", "rows": 2, "n": 5}),
+                ("wide rows", {"kind": "falling", "rows": 2, "n": 5}),
+                ("small probabilities", {"kind": "spread", "rows": 2, "n": 6}),
                 ("masked entries", {"kind": "masked", "rows": 2, "n": 5}),
                 ("a row of -inf", {"kind": "empty", "rows": 3, "n": 4}),
                 ("equal entries", {"kind": "uniform", "rows": 2, "n": 8}),
                 ("three axes", {"kind": "random", "rows": 2, "n": 4, "lead": (3,)}),
+                ("larger", {"kind": "random", "rows": 5, "n": 70, "lead": (2, 3), "strided": True}),
                 ("float64", {"kind": "random", "rows": 3, "n": 6, "dtype": "float64"}),
             ),
             lambda x: [("result", exactness.softmax_bound(x))],
@@ -185,16 +209,20 @@ EXERCISES = {
             _cases(
                 inputs.attention_case,
                 ("one key", _size(1, 1, 1, kind="random", causal=False)),
-                ("random", _size(2, 3, 4, kind="random", causal=False)),
+                ("random", _size(2, 3, 4, kind="random")),
                 ("random", _size(5, 5, 3, kind="random", causal=False, strided=True)),
                 ("overflow", _size(2, 4, 3, kind="overflow", causal=False)),
+                ("rows far apart", _size(4, 3, 2, kind="magnitudes", causal=False)),
                 ("whole numbers", _size(2, 4, 3, kind="uniform", causal=False)),
                 ("Dv differs from D", _size(3, 4, 2, kind="random", d_v=5, causal=False)),
                 ("causal", _size(4, 4, 3, kind="random", causal=True)),
+                ("causal, rising", _size(4, 4, 3, kind="rising", causal=True)),
+                ("very low logits", _size(4, 4, 3, kind="low", causal=True)),
                 ("causal, more keys", _size(2, 5, 3, kind="random", causal=True)),
                 ("rows that see no key", _size(5, 2, 3, kind="random", causal=True)),
                 ("values with an offset", _size(3, 6, 4, kind="offset", causal=False)),
                 ("float64", _size(3, 5, 4, kind="random", causal=True, dtype="float64")),
+                ("larger", _size(37, 53, 20, kind="random", d_v=12, causal=True, strided=True)),
             ),
             _attention,
             peer=_naive_peer,
@@ -226,11 +254,14 @@ EXERCISES = {
                 ("falling maxima", {"kind": "falling", "rows": 2, "block": 3}),
                 ("block of one", {"kind": "random", "rows": 3, "block": 1}),
                 ("overflow", {"kind": "overflow", "rows": 2, "block": 3}),
+                ("very low logits", {"kind": "low", "rows": 2, "block": 3}),
                 ("rows far apart", {"kind": "magnitudes", "rows": 4, "block": 3}),
                 ("masked entries", {"kind": "masked", "rows": 2, "block": 5}),
                 ("a masked block", {"kind": "blank", "rows": 2, "block": 3}),
                 ("nothing seen yet", {"kind": "nothing", "rows": 2, "block": 3}),
+                ("rows of all kinds", {"kind": "mixed", "rows": 4, "block": 3}),
                 ("float64", {"kind": "random", "rows": 3, "block": 5, "dtype": "float64"}),
+                ("larger", {"kind": "random", "rows": 37, "block": 20, "strided": True}),
             ),
             _normalizer,
         ),
@@ -245,11 +276,13 @@ EXERCISES = {
                 ("a is larger", {"kind": "falling", "rows": 2, "d_v": 2}),
                 ("200 apart", {"kind": "huge", "rows": 2, "d_v": 2}),
                 ("overflow", {"kind": "overflow", "rows": 2, "d_v": 2}),
+                ("very low logits", {"kind": "low", "rows": 2, "d_v": 2}),
                 ("a is empty", {"kind": "empty a", "rows": 2, "d_v": 3}),
                 ("b is empty", {"kind": "empty b", "rows": 2, "d_v": 3}),
                 ("both are empty", {"kind": "nothing", "rows": 2, "d_v": 3}),
                 ("some rows empty", {"kind": "rows", "rows": 4, "d_v": 3}),
                 ("float64", {"kind": "random", "rows": 3, "d_v": 5, "dtype": "float64"}),
+                ("larger", {"kind": "random", "rows": 37, "d_v": 20, "strided": True}),
             ),
             _merged,
         ),
@@ -272,6 +305,7 @@ EXERCISES = {
                 for check, numbers in (
                     ("bytes are elements", (1024, 8, 1)),
                     ("two bytes an element", (1024, 16, 2)),
+                    ("half an element left over", (129, 16, 2)),
                     ("rounding up", (1000, 24, 1)),
                     ("small head dimension", (65536, 8, 2)),
                     ("large head dimension", (65536, 256, 2)),
@@ -299,8 +333,15 @@ EXERCISES = {
                     ("causal, more keys", _size(8, 13, 4, kind="random", block_q=2, block_k=3, causal=True, spare=100)),
                     ("rows that see no key", _size(7, 3, 4, kind="random", block_q=2, block_k=2, causal=True, spare=100)),
                     ("rows that see no key", _size(5, 3, 4, kind="random", block_q=4, block_k=2, causal=True, spare=100)),
-                    ("float64", _size(5, 9, 5, kind="random", block_q=2, block_k=4, dtype="float64", spare=100)),
+                    ("causal, rising", _size(6, 6, 4, kind="rising", block_q=2, block_k=3, causal=True, spare=100)),
+                    ("very low logits", _size(4, 6, 2, kind="low", block_q=2, block_k=2, causal=True, spare=100)),
+                    ("float64", _size(5, 9, 5, kind="random", block_q=2, block_k=4, causal=True, dtype="float64", spare=100)),
+                    ("larger", _size(37, 53, 20, kind="random", d_v=12, block_q=8, block_k=16, causal=True, strided=True, spare=100)),
                     ("capacity", _size(32, 64, 8, kind="random", block_q=8, block_k=8)),
+                ),
+                Case(
+                    "SRAM use", inputs.machine_case, _size(32, 64, 2, kind="random", block_q=16, block_k=16, spare=100, seed=7060),
+                    expected=_machine_peak, outputs=_machine_least_peak,
                 ),
                 *(
                     Case(check, inputs.machine_case, {**params, "kind": "random", "spare": 100, "seed": 7050}, expected=_machine_bytes, outputs=_machine_traffic)
@@ -325,7 +366,7 @@ def arrays_in(value):
     if isinstance(value, np.ndarray):
         return [value]
     if isinstance(value, Machine):
-        return [value.hbm[name] for name in ("q", "k", "v")]
+        return [value._hbm[name] for name in ("q", "k", "v")]  # not a look
     if isinstance(value, tuple):
         return [array for item in value for array in arrays_in(item)]
     return []

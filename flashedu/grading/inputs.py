@@ -9,6 +9,7 @@ KINDS = {
     "falling": "maxima that fall from key to key",
     "huge": "one key whose logit is 60 above the others",
     "overflow": "logits near 1000, where exp overflows",
+    "low": "logits near -20000, where exp of every one is 0",
     "uniform": "equal logits and whole numbers as values, so that the answer is their mean",
     "offset": "values with a large common offset",
     "magnitudes": "rows whose logits lie 1000 apart",
@@ -16,7 +17,7 @@ KINDS = {
 
 
 def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
-    """q (n_q, d), k (n_k, d), v (n_k, d_v) of one of KINDS; strided=True gives views with gaps between the elements."""
+    """q (n_q, d), k (n_k, d), v (n_k, d_v) of one of KINDS; strided=True gives views that run backwards and leave gaps."""
     rng = np.random.default_rng([seed, n_q, n_k, d])
     d_v = d if d_v is None else d_v
     q, k, v = (rng.standard_normal(shape) for shape in ((n_q, d), (n_k, d), (n_k, d_v)))
@@ -28,17 +29,19 @@ def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
         q[:, 0], k[:, 0] = d**0.5 * 1000 * (np.arange(n_q) % 2), 1
     elif kind != "random":  # adds shift[j] to every score of key j
         steps = np.arange(n_k)
-        shift = {"rising": 60 * steps, "falling": -60 * steps, "huge": 60 * (steps == 2 * n_k // 3), "overflow": 1000 + 0 * steps}[kind]
+        shift = {"rising": 60 * steps, "falling": -60 * steps, "huge": 60 * (steps == 2 * n_k // 3),
+                 "overflow": 1000, "low": -20000}[kind]
         q[:, 0], k[:, 0] = d**0.5, shift
     arrays = [x.astype(dtype) for x in (q, k, v)]
     return tuple(_spread(x) for x in arrays) if strided else tuple(arrays)
 
 
 def _spread(x):
-    """The same values as a view on every second row and column of a larger array, the rest NaN."""
-    wide = np.full((2 * x.shape[0], 2 * x.shape[1]), np.nan, x.dtype)
-    wide[::2, ::2] = x
-    return wide[::2, ::2]
+    """The same values as a view on every second element of a larger array, read backwards, the rest NaN."""
+    wide = np.full([2 * n for n in x.shape], np.nan, x.dtype)
+    view = wide[tuple([slice(None, None, -2)] * x.ndim)]
+    view[...] = x
+    return view
 
 
 def attention_case(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False, **extra):
@@ -46,36 +49,46 @@ def attention_case(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided
     return (*qkv(kind, n_q, n_k, d, d_v, dtype, seed, strided), *extra.values())
 
 
-def machine_case(kind, n_q, n_k, d, block_q, block_k, causal=False, spare=1.0, d_v=None, dtype="float32", seed=0):
+class WatchedMachine(Machine):
+    """A machine that counts how often somebody looked at its HBM while tiles were in SRAM, that is, in mid-run."""
+
+    looks = 0
+
+    @property
+    def hbm(self):
+        self.looks += bool(self.resident)
+        return self._hbm
+
+
+def machine_case(kind, n_q, n_k, d, block_q, block_k, causal=False, spare=1.0, d_v=None, dtype="float32", seed=0, strided=False):
     """Arguments (machine, block_q, block_k, causal). SRAM holds q, k, v, s and o tiles, row statistics, and `spare` s tiles more."""
-    q, k, v = qkv(kind, n_q, n_k, d, d_v, dtype, seed)
+    q, k, v = qkv(kind, n_q, n_k, d, d_v, dtype, seed, strided)
     rows, keys = min(block_q, n_q), min(block_k, n_k)
     width = d + v.shape[1]
     elements = (rows + keys) * width + rows * keys + 8 * rows + int(spare * rows * keys)
-    return Machine.for_attention(q, k, v, elements * q.itemsize), block_q, block_k, causal
+    return WatchedMachine.for_attention(q, k, v, elements * q.itemsize), block_q, block_k, causal
 
 
-def rows_case(kind, rows, n, dtype="float32", seed=0, lead=()):
+def rows_case(kind, rows, n, dtype="float32", seed=0, lead=(), strided=False):
     """Argument (x,) with x (*lead, rows, n) for a softmax."""
     rng = np.random.default_rng([seed, rows, n])
     x = rng.standard_normal((*lead, rows, n))
-    if kind == "overflow":
-        x += 1000
-    elif kind == "magnitudes":
-        x += 1000 * (np.arange(rows) % 2)[:, None]
-    elif kind == "masked":
+    if kind == "masked":
         x[..., 1 - n % 2 :: 2] = -np.inf
         x[..., -1] = 1
     elif kind == "empty":
         x[..., 0, :] = -np.inf
     elif kind == "uniform":
         x[:] = 3
-    elif kind == "low":
-        x -= 1000
-    return (x.astype(dtype),)
+    elif kind != "random":
+        steps = np.arange(n)
+        x += {"overflow": 1000, "low": -1000, "magnitudes": 1000 * (np.arange(rows) % 2)[:, None], "rising": 60 * steps,
+              "falling": -60 * steps, "spread": -3 * steps}[kind]
+    x = x.astype(dtype)
+    return (_spread(x) if strided else x,)
 
 
-def normalizer_case(kind, rows, block, dtype="float32", seed=0):
+def normalizer_case(kind, rows, block, dtype="float32", seed=0, strided=False):
     """Arguments (m, l, scores): the state of some keys seen before, then a block of scores."""
     rng = np.random.default_rng([seed, rows, block])
     before, scores = rng.standard_normal((rows, 3)), rng.standard_normal((rows, block))
@@ -86,43 +99,45 @@ def normalizer_case(kind, rows, block, dtype="float32", seed=0):
     elif kind == "overflow":
         before += 1000
         scores += 1010
+    elif kind == "low":
+        before -= 1000
+        scores -= 1000
     elif kind == "magnitudes":
         before += 1000 * (np.arange(rows) % 2)[:, None]
         scores += 1000 * (np.arange(rows) % 2)[:, None]
     elif kind == "masked":
         scores[:, ::2] = -np.inf
-    elif kind == "blank":  # the whole block is masked
-        scores[:] = -np.inf
     m = before.max(axis=1)
     l = np.exp(before - m[:, None]).sum(axis=1)
-    if kind in ("first", "nothing"):
-        m[:], l[:] = -np.inf, 0
-    if kind == "nothing":
-        scores[:] = -np.inf
-    return m.astype(dtype), l.astype(dtype), scores.astype(dtype)
+    number = np.arange(rows)
+    unseen = {"first": number >= 0, "nothing": number >= 0, "mixed": number % 4 >= 2}.get(kind, number < 0)
+    blank = {"blank": number >= 0, "nothing": number >= 0, "mixed": number % 2 == 1}.get(kind, number < 0)
+    m[unseen], l[unseen], scores[blank] = -np.inf, 0, -np.inf
+    arrays = [x.astype(dtype) for x in (m, l, scores)]
+    return tuple(_spread(x) for x in arrays) if strided else tuple(arrays)
 
 
-def states_case(kind, rows, d_v, dtype="float32", seed=0):
+def states_case(kind, rows, d_v, dtype="float32", seed=0, strided=False):
     """Arguments (a, b): the states of 3 and of 5 keys."""
     rng = np.random.default_rng([seed, rows, d_v])
     gap = {"rising": 5, "falling": -5, "huge": 200}.get(kind, 0)
-    base = 1000 if kind == "overflow" else 0
+    base = {"overflow": 1000, "low": -1000}.get(kind, 0)
+    number = np.arange(rows)
+    empty = {  # which rows of a and of b have seen nothing
+        "empty a": (number >= 0, number < 0),
+        "empty b": (number < 0, number >= 0),
+        "nothing": (number >= 0, number >= 0),
+        "rows": (number % 4 < 2, number % 2 == 0),
+    }.get(kind, (number < 0, number < 0))
     parts = []
-    for keys, shift in ((3, base), (5, base + gap)):
+    for keys, shift, nothing in ((3, base, empty[0]), (5, base + gap, empty[1])):
         s, v = rng.standard_normal((rows, keys)) + shift, rng.standard_normal((keys, d_v))
         m = s.max(axis=1)
         p = np.exp(s - m[:, None])
-        parts.append(tuple(x.astype(dtype) for x in (m, p.sum(axis=1), p @ v)))
-    empty = tuple(np.full_like(x, fill) for x, fill in zip(parts[0], (-np.inf, 0, 0)))
-    if kind == "empty a":
-        parts[0] = empty
-    elif kind == "empty b":
-        parts[1] = empty
-    elif kind == "nothing":
-        parts = [empty, tuple(x.copy() for x in empty)]
-    elif kind == "rows":  # in every second row a is empty, in the others b
-        for part, odd in zip(parts, (0, 1)):
-            part[0][odd::2], part[1][odd::2], part[2][odd::2] = -np.inf, 0, 0
+        l, o = p.sum(axis=1), p @ v
+        m[nothing], l[nothing], o[nothing] = -np.inf, 0, 0
+        arrays = [x.astype(dtype) for x in (m, l, o)]
+        parts.append(tuple(_spread(x) for x in arrays) if strided else tuple(arrays))
     return tuple(parts)
 
 

@@ -103,6 +103,11 @@ def _difference(name, bound, value, errors, exercise):
     where = tuple(int(i) for i in np.argwhere(errors > 1)[0])
     label = f"{name}[{', '.join(map(str, where))}]" if where else name
     yours, right = value[where], bound.exact[where]
+    if name == "sram_peak":
+        return (f"The tiles took at most {int(yours):,} bytes of SRAM, but tiles of q, k, s and o and one row statistic need {int(right):,}: "
+                "something that lives longer than one expression was kept outside. Take room with alloc and write into it.")
+    if name == "hbm_looks":
+        return f"machine.hbm was read {int(yours)} times during the run. Rows come in through load, or nobody counts them."
     if bound.exact.dtype.kind == "i":
         fewer = " Fewer bytes than that means that tiles were kept outside SRAM." if name == "read_bytes" and yours < right else ""
         return f"{label} is {int(yours):,}; right is {int(right):,}.{fewer}"

@@ -366,10 +366,10 @@ for length in (256, 512, 1024, 2048, 4096):
 # it is divided from are still there, and so is $S$, which the caller holds. Each line of code that makes a new array
 # makes an $N \times N$ array. A careful programmer gets down to one by overwriting, and still has one too many.
 #
-# Twice the tokens, four times the memory, and for the longer runs roughly four times the time. (Short runs are
-# cheaper for each pair: their matrices still fit into the processor's cache. It is the same story, one level up.)
-# That is enough to predict. We fit memory as $a N^2 + b N$ and take the time per pair from the longest run, predict a
-# length that we have not tried, and try it.
+# Twice the tokens, four times the memory, and for the longer runs roughly four times the time. (On most machines the
+# short runs are cheaper for each pair, since their matrices still fit into the processor's cache: the same hierarchy,
+# in another place.) That is enough to predict. We fit memory as $a N^2 + b N$ and take the time per pair from the
+# longest run, predict a length that we have not tried, and try it.
 
 # %%
 lengths = np.array(list(measured))

@@ -58,7 +58,7 @@ naive_attention(np.ones((1, 4)), np.ones((3, 4)), np.array([[1.0], [2.0], [6.0]]
 check(naive_attention)
 
 # %% [markdown]
-# If you are stuck, a hint. The first is a question; ask for 2 or 3 if it does not help.
+# If you are stuck, a hint. The first is a nudge; ask for 2 or 3 if it does not help.
 
 # %%
 hint("naive_attention", 1)
