@@ -60,12 +60,12 @@ class WatchedMachine(Machine):
         return self._hbm
 
 
-def machine_case(kind, n_q, n_k, d, block_q, block_k, causal=False, spare=1.0, d_v=None, dtype="float32", seed=0, strided=False):
+def machine_case(kind, n_q, n_k, d, block_q, block_k, causal=False, spare=100, d_v=None, dtype="float32", seed=0, strided=False):
     """Arguments (machine, block_q, block_k, causal). SRAM holds q, k, v, s and o tiles, row statistics, and `spare` s tiles more."""
     q, k, v = qkv(kind, n_q, n_k, d, d_v, dtype, seed, strided)
     rows, keys = min(block_q, n_q), min(block_k, n_k)
     width = d + v.shape[1]
-    elements = (rows + keys) * width + rows * keys + 8 * rows + int(spare * rows * keys)
+    elements = (rows + keys) * width + rows * keys + 8 * rows + spare * rows * keys
     return WatchedMachine.for_attention(q, k, v, elements * q.itemsize), block_q, block_k, causal
 
 

@@ -1,0 +1,120 @@
+"""What one case of an exercise gave: the call, its values, and the first problem with them, in words."""
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashedu.grading import isolation
+from flashedu.grading.exercises import arrays_in
+from flashedu.machine import SramOverflow
+
+
+@dataclass
+class Outcome:
+    """What one case gave: the call, its outputs as arrays (None if there are none), the problem (None if right), and error / bound."""
+
+    case: object
+    call: isolation.Call
+    values: list = None
+    expected: list = ()
+    problem: tuple = None  # (check, state, text)
+    ratio: float = 0.0
+
+
+def examine(exercise, case, fn, seconds):
+    """Call fn on one case and compare what it gave with what is right."""
+    args, pristine = case.make(**case.params), case.make(**case.params)
+    outcome = Outcome(case, isolation.call(fn, args, seconds, trace_memory=case.memory_limit_bytes is not None))
+    outcome.problem = _raised(outcome.call, case) or _changed(args, pristine) or _compare(exercise, case, args, pristine, outcome)
+    return outcome
+
+
+def _raised(call, case):
+    error = call.error
+    if isinstance(error, isolation.TimeLimitExceeded):
+        return "time limit", "wrong", f"It was still running after {call.seconds:.0f} seconds: is there a loop that never ends?"
+    if isinstance(error, NotImplementedError):
+        return case.check, "not attempted", "There is no answer here yet. Write the body, run the cell, and check again."
+    if isinstance(error, SramOverflow):
+        return case.check, "wrong", f"SRAM overflowed. {error}"
+    if error is not None:
+        return case.check, "error", f"It raised an exception:\n\n  {isolation.learner_traceback(error).strip()}"
+    return None
+
+
+def _changed(args, pristine):
+    for after, before in zip(arrays_in(args), arrays_in(pristine)):
+        if not np.array_equal(after, before, equal_nan=True):
+            where = tuple(int(i) for i in np.argwhere(~((after == before) | (np.isnan(after) & np.isnan(before))))[0])
+            return "inputs unchanged", "wrong", (
+                f"It changed one of its inputs, of shape {before.shape}, at {list(where)}: {before[where]:.6g} became {after[where]:.6g}. "
+                "An in-place operation such as x -= m writes into the caller's array; x = x - m makes a new one."
+            )
+    return None
+
+
+def _compare(exercise, case, args, pristine, outcome):
+    expected_of, outputs = exercise.compared(case.check)
+    result, expected = outcome.call.result, expected_of(*pristine)
+    results = outputs(args, result) if outputs else (result if len(expected) > 1 else (result,))
+    names = ", ".join(name for name, _ in expected)
+    if not isinstance(results, (tuple, list)) or len(results) != len(expected):
+        return "type", "wrong", f"It must return ({names}), but it returned {_kind(result)}."
+    outcome.values, outcome.expected = [np.asarray(value) if _is_number(value) else value for value in results], expected
+    inputs = arrays_in(pristine)
+    for (name, bound), value in zip(expected, outcome.values):
+        if not isinstance(value, np.ndarray):
+            hint = " Is a return missing?" if value is None else ""
+            return "type", "wrong", f"{name} must be {'a NumPy array' if inputs else 'a whole number'}, but it is {_kind(value)}.{hint}"
+        if value.shape != bound.exact.shape:
+            return "shape", "wrong", f"{name} must have shape {bound.exact.shape}, but it has {value.shape}."
+        whole = bound.exact.dtype.kind == "i"
+        if whole and value.dtype.kind not in "iu":
+            return "type", "wrong", f"{name} must be a whole number, but it is {value[()]!r} of type {value.dtype}."
+        if not whole and value.dtype != inputs[0].dtype:
+            return "dtype", "wrong", (
+                f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}. "
+                "(np.sqrt(4) is a float64 scalar and turns float32 arrays into float64; 4**0.5 is a Python number and does not.)"
+            )
+    for (name, bound), value in zip(expected, outcome.values):
+        errors = bound.errors(value)
+        outcome.ratio = max(outcome.ratio, float(errors.max()))
+        if errors.max() > 1:
+            return case.check, "wrong", _difference(name, bound, value, errors, exercise)
+    if case.memory_limit_bytes is not None and outcome.call.peak_bytes > case.memory_limit_bytes:
+        n_q, n_k = case.params["n_q"], case.params["n_k"]
+        return case.check, "wrong", (
+            f"The result is right, but at Nq = {n_q}, Nk = {n_k} the call held {outcome.call.peak_bytes:,} bytes at once, more than "
+            f"{case.memory_limit_bytes:,}: something of size Nq x Nk exists. Only one block of scores may exist at a time."
+        )
+    return None
+
+
+def _difference(name, bound, value, errors, exercise):
+    where = tuple(int(i) for i in np.argwhere(errors > 1)[0])
+    label = f"{name}[{', '.join(map(str, where))}]" if where else name
+    yours, right = value[where], bound.exact[where]
+    if name == "sram_peak":
+        return (f"The tiles took at most {int(yours):,} bytes of SRAM, but tiles of q, k, s and o and one row statistic need {int(right):,}: "
+                "something that lives longer than one expression was kept outside. Take room with alloc and write into it.")
+    if name == "hbm_looks":
+        return f"machine.hbm was read {int(yours)} times during the run. Rows come in through load, or nobody counts them."
+    if bound.exact.dtype.kind == "i":
+        fewer = " Fewer bytes than that means that tiles were kept outside SRAM." if name == "read_bytes" and yours < right else ""
+        return f"{label} is {int(yours):,}; right is {int(right):,}.{fewer}"
+    count = f"{int((errors > 1).sum())} of {errors.size} elements are wrong"
+    odd = ", ".join(f"{int(f(value).sum())} {word}" for f, word in ((np.isnan, "NaN"), (np.isinf, "infinite")) if f(value).any())
+    times = f"{errors[where]:,.3g}" if errors[where] < 100 else f"{errors[where]:,.0f}" if errors[where] < 1e7 else f"{errors[where]:.1e}"
+    size = f", {times} times the error that rounding can cause" if np.isfinite(errors[where]) else ""
+    return f"{label} is {yours:.7g}; right is {float(right):.7g}{size}. {count}{f' ({odd} in yours)' if odd else ''}."
+
+
+def _is_number(value):
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+def _kind(value):
+    if value is None:
+        return "None"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)} values"
+    return f"of type {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")
