@@ -17,7 +17,8 @@ from flashedu import check, hint, progress
 # Softmax over the last axis, for an array with any number of axes. The docstring says what goes in and out.
 #
 # Two rows in which every score is the same, and one in which the second key is hidden. Their weights are known
-# without a calculation: 1/2 and 1/2, again 1/2 and 1/2, and 1 and 0.
+# without a calculation: 1/2 and 1/2, again 1/2 and 1/2, and 1 and 0. When your function is written, compare
+# `stable_softmax(x)` with `expected` before you run the check.
 #
 # What an experienced person stumbles on here is seldom the formula. *Which* maximum: a large score in one row must
 # not disturb the other rows. A row that is nothing but $-\infty$ is legal, and its answer is zeros, not NaN; try what
@@ -25,10 +26,11 @@ from flashedu import check, hint, progress
 # float64 constant can change it.
 
 # %%
-# exercise: flashedu.reference.softmax:stable_softmax
+x = np.array([[0.0, 0.0], [1000.0, 1000.0], [5.0, -np.inf]])
+expected = np.array([[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]])
 
-# %% tags=["raises-exception"]
-stable_softmax(np.array([[0.0, 0.0], [1000.0, 1000.0], [5.0, -np.inf]]))  # [[0.5, 0.5], [0.5, 0.5], [1, 0]]
+# %%
+# exercise: flashedu.reference.softmax:stable_softmax
 
 # %%
 check(stable_softmax)
@@ -40,8 +42,8 @@ check(stable_softmax)
 # exist here, and this is the last time. You may call your `stable_softmax`. In later chapters this function is what
 # everything else is compared with, so it is worth getting right.
 #
-# In the example all keys are equal, so all scores of a row are equal, and each output is the plain mean of the
-# values: 3.
+# In the example all keys are equal, so all scores of a row are equal, and the output is the plain mean of the
+# values, 3.
 #
 # Two things to think about. The number of queries and the number of keys may differ (a model that generates text has
 # one query and thousands of keys), and then "causal" needs a definition: here the *last* query sees every key, so
@@ -49,10 +51,11 @@ check(stable_softmax)
 # one of them some rows see nothing. And $D$ in the scale is the number of columns of $Q$, not of $V$.
 
 # %%
-# exercise: flashedu.reference.attention:naive_attention
+q, k, v = np.ones((1, 4)), np.ones((3, 4)), np.array([[1.0], [2.0], [6.0]])
+expected = np.array([[3.0]])
 
-# %% tags=["raises-exception"]
-naive_attention(np.ones((1, 4)), np.ones((3, 4)), np.array([[1.0], [2.0], [6.0]]))  # [[3]]
+# %%
+# exercise: flashedu.reference.attention:naive_attention
 
 # %%
 check(naive_attention)
@@ -78,21 +81,20 @@ hint("naive_attention", 1)
 # questions.
 
 # %%
-# exercise: flashedu.cost:naive_traffic
+expected = (8, 16)  # naive_traffic(n=2, head_dim=1, heads=1, kv_heads=1, itemsize=1)
 
-# %% tags=["raises-exception"]
-naive_traffic(n=2, head_dim=1, heads=1, kv_heads=1, itemsize=1)  # (8, 16)
+# %%
+# exercise: flashedu.cost:naive_traffic
 
 # %%
 check(naive_traffic)
 
 # %% [markdown]
 # With it, the numbers of chapter 1 for any model are one call away. One layer of Llama-3-8B with 8192 tokens in
-# bfloat16:
+# bfloat16 is `naive_traffic(n=8192, head_dim=128, heads=32, kv_heads=8, itemsize=2)`. Try other models and lengths.
 
-# %% tags=["raises-exception"]
-io_bytes, intermediate_bytes = naive_traffic(n=8192, head_dim=128, heads=32, kv_heads=8, itemsize=2)
-print(f"inputs and output {io_bytes / 1e9:.2f} GB, S and P {intermediate_bytes / 1e9:.2f} GB")
+# %% [markdown]
+# ## Where you are
 
 # %%
 progress()

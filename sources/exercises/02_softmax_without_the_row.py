@@ -50,9 +50,9 @@ check(update_normalizer)
 # the sum of `exp(score - m) * v`, not divided by anything. Given the states of two disjoint sets, return the
 # state of their union.
 #
-# Neither argument is the old one: both may have to be scaled. Either may be empty, `(-inf, 0, 0)`, or both;
-# and an empty one must change nothing, not even the last bit. `m` and `l` have shape `(R,)` and `o` has
-# `(R, Dv)`. The check merges in many orders and groupings and expects the same state up to rounding.
+# Neither argument is the old one: both may have to be scaled. A row of either may be empty, `(-inf, 0, 0)`, or
+# of both; then it must change nothing, and the rows beside it may be ordinary ones. `m` and `l` have shape
+# `(R,)` and `o` has `(R, Dv)`.
 #
 # The example has one query. The first state is one key with score 0 and value 4, the second one key with
 # score $\ln 3$ and value 8. Relative to the larger score the first key weighs $1/3$. So the sum is $4/3$ and

@@ -18,7 +18,8 @@ from flashedu.machine import Machine, SramOverflow
 # where `lse` is $m + \ln l$. You may not hold an array of shape `(Nq, Nk)`; the check measures it.
 #
 # With `causal=True` query `i` sees key `j` when `j <= i + Nk - Nq`. Three things follow. Tiles above the
-# diagonal must be *skipped*, not only masked. Tiles that the diagonal crosses need the mask, with row and
+# diagonal can be *skipped*, which is where the time is saved (this check cannot see it; that of the third
+# exercise counts them). Tiles that the diagonal crosses need the mask, with row and
 # column numbers that count from the beginning of the arrays and not of the tile. And if there are more
 # queries than keys, then the first rows see no key at all: their output is 0 and their `lse` is `-inf`,
 # without a NaN on the way. Block sizes need not divide the lengths, and may be larger than they are.
@@ -44,9 +45,8 @@ check(tiled_attention)
 #
 # $B_c = \lceil M / 4D \rceil$ keys and $B_r = \min(B_c, D)$ queries, where $M$ is the capacity of the SRAM
 # **in elements**. You are given bytes and the size of an element. Return `(block_q, block_k)`, in that order,
-# which is not the order in which the paper names them. They are whole numbers, not floats, and the division
-# is rounded up; Python's `//` rounds down. An SRAM that does not hold a single element is refused with a
-# `ValueError`.
+# which is not the order in which the paper names them. They are whole numbers, not floats, and so is $M$; the
+# division by $4D$ is rounded up, and Python's `//` rounds down.
 #
 # For example, 1,024 bytes hold 512 elements of 2 bytes. With `D = 8`, $B_c = 512/32 = 16$ and
 # $B_r = \min(16, 8) = 8$.
@@ -71,16 +71,16 @@ check(block_sizes)
 # - `tile = machine.load("q", start, stop)` copies rows `start:stop` into SRAM and returns the tile, a NumPy
 #   array. These bytes count as read.
 # - `tile = machine.alloc(shape, fill=0.0)` takes SRAM for a tile of your own. It moves no bytes.
-# - `machine.store("o", start, stop, tile)` copies a tile to rows of HBM. These bytes count as written. The
-#   tile stays.
+# - `machine.store("o", start, stop, tile)` copies a tile to rows of HBM. These bytes count as written. It takes
+#   only what lies in SRAM, so write a result into a tile first. The tile stays.
 # - `machine.free(tile)` gives a tile's SRAM back. Its contents become NaN, so that a later use shows.
 #
 # Arithmetic is plain NumPy. One thing has to be understood: `s[:] = q @ k.T` writes numbers *into* the tile
 # `s`, which has its place in SRAM. `s = q @ k.T` makes a new array and calls it `s`; the tile that you
 # allocated is still resident, but you have no name for it any more, and `free` will not know the new one. So
 # assign with `[:]` into what you keep. Temporary values inside one expression are not counted, and a few
-# numbers for each row in passing (a new maximum, a factor) do no harm; but what lives from one tile of keys
-# to the next belongs in SRAM.
+# numbers for each row in passing (a new maximum, a factor) do no harm; but the scores, and whatever lives from
+# one tile of keys to the next, belong in SRAM.
 #
 # A small tour, in which nothing is attention: double the rows of q into o, two at a time.
 
@@ -111,7 +111,8 @@ except SramOverflow as overflow:
 # %% [markdown]
 # The grade has three parts. The output and lse must be exact, to within rounding. SRAM must not overflow:
 # there is room for one tile each of q, k, v, the scores and the output, for the statistics of the rows, and
-# for one more tile of scores. And the traffic must be *exactly* that of the closed form: q read once, for
+# for one more tile of scores. (It must also be *used*: a check knows how much q, k, the scores and the output
+# need at the least.) And the traffic must be *exactly* that of the closed form: q read once, for
 # each tile of queries the tiles of k and v that it can see, read once; o and lse written once. More bytes
 # mean that something is loaded again that was there, or that skipped tiles are loaded. Fewer bytes are not a
 # triumph: they mean that something was kept outside SRAM, or that HBM was read behind the machine's back, and
