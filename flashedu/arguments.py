@@ -101,7 +101,10 @@ def number(name, value):
 
 def short(value):
     """A value as it appears in a message: one line, at most 60 characters."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # its repr raises, or it is a whole number of thousands of digits
+        text = f"of type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

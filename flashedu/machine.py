@@ -58,6 +58,8 @@ class Machine:
         `extra` adds arrays by name, such as s and p for three separate kernels.
         """
         attention_inputs(q, k, v)
+        if {"o", "lse"} & extra.keys():
+            raise ValueError(f"extra must not be called o or lse, which the machine makes itself, but it holds {', '.join(extra)}.")
         o = np.full((len(q), v.shape[1]), np.nan, q.dtype)
         return cls({"q": q, "k": k, "v": v, "o": o, "lse": o[:, 0], **extra}, sram_bytes, itemsize)
 
@@ -86,8 +88,8 @@ class Machine:
     def free(self, tile):
         """Give a tile's SRAM back. Its contents become NaN, so that using it afterwards shows."""
         if id(tile) not in self._resident:
-            raise ValueError("free takes a tile that load or alloc returned and that is still resident; "
-                             "write into a tile with tile[:] = ..., since tile = ... makes another array.")
+            raise ValueError(f"tile must be one that load or alloc returned and that is still resident, but it is {short(tile)}: "
+                             "tile[:] = ... writes into a tile, tile = ... makes another array.")
         _, name, start, stop, size_bytes = self._resident.pop(id(tile))
         tile.fill(np.nan)
         self.sram_used -= size_bytes
@@ -110,8 +112,8 @@ class Machine:
 
     @property
     def hbm(self):
-        """The HBM arrays by name, to look at when the run is over."""
-        return self._hbm
+        """The HBM arrays by name, to look at when the run is over; they cannot be written to."""
+        return {name: _read_only(array) for name, array in self._hbm.items()}
 
     @property
     def resident(self):
@@ -149,3 +151,9 @@ class Machine:
 
     def _note(self, kind, name, start, stop, size_bytes):
         self.events.append(Event(kind, name, int(start), int(stop), int(size_bytes), self.sram_used))
+
+
+def _read_only(array):
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -29,7 +29,7 @@ def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
         q[:, 0], k[:, 0] = d**0.5 * 1000 * (np.arange(n_q) % 2), 1
     elif kind != "random":  # adds shift[j] to every score of key j
         steps = np.arange(n_k)
-        shift = {"rising": 60 * steps, "falling": -60 * steps, "huge": 60 * (steps == 2 * n_k // 3),
+        shift = {"rising": 120 * steps, "falling": -120 * steps, "huge": 60 * (steps == 2 * n_k // 3),
                  "overflow": 1000, "low": -20000}[kind]
         q[:, 0], k[:, 0] = d**0.5, shift
     arrays = [x.astype(dtype) for x in (q, k, v)]
@@ -57,7 +57,7 @@ class WatchedMachine(Machine):
     @property
     def hbm(self):
         self.looks += bool(self.resident)
-        return self._hbm
+        return super().hbm
 
 
 def machine_case(kind, n_q, n_k, d, block_q, block_k, causal=False, spare=100, d_v=None, dtype="float32", seed=0, strided=False):

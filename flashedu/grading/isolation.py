@@ -1,12 +1,18 @@
 """Calling code that is not trusted: with a time limit, with its output caught, with its exceptions kept.
 
-This protects a notebook from honest mistakes (endless loops, floods of output, exceptions of any kind). It runs in the
-learner's own process and is no sandbox.
+This protects a notebook from honest mistakes (endless loops, floods of output, exceptions of any kind). It is no sandbox.
+On Linux a whole check runs in a forked child, so that nothing that an answer does to its process reaches the notebook.
+Elsewhere, where forking is not safe or does not exist, it runs in the notebook's process, and a loop around a bare
+`except` can swallow the time limit.
 """
 import contextlib
 import ctypes
+import inspect
 import io
+import multiprocessing
+import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -19,6 +25,7 @@ import numpy as np
 
 PRINT_LIMIT = 2000
 PACKAGE = str(Path(__file__).parents[1])
+OURS = (PACKAGE, contextlib.__file__)  # code that must run to its end when a learner's time is up
 
 
 class TimeLimitExceeded(BaseException):
@@ -37,25 +44,31 @@ class Call:
     seconds: float = 0.0
 
 
-class _Clipped(io.StringIO):
+class _Clipped(io.TextIOBase):
     """Keeps the first PRINT_LIMIT characters and forgets the rest."""
 
+    text = ""
+
     def write(self, text):
-        super().write(text[: max(0, PRINT_LIMIT - self.tell())])
+        self.text += text[: PRINT_LIMIT - len(self.text)]
         return len(text)
+
+
+_here = threading.local()  # .busy is True while this thread runs a learner's code
 
 
 def call(fn, args, seconds, trace_memory=False):
     """Call fn(*args) for at most `seconds` and return a Call; only KeyboardInterrupt gets out."""
     out, outcome = _Clipped(), Call()
     start = time.perf_counter()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), np.errstate(), warnings.catch_warnings(record=True) as caught:
+    with _settings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tracing = tracemalloc.is_tracing()
         if trace_memory:
             tracemalloc.start()
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
+        _here.busy = True
         try:
             with time_limit(seconds):
                 outcome.result = fn(*args)
@@ -64,14 +77,63 @@ def call(fn, args, seconds, trace_memory=False):
         except BaseException as error:  # whatever a learner's code raises, SystemExit too
             outcome.error = error
         finally:
+            _here.busy = False
             if trace_memory:
-                outcome.peak_bytes = tracemalloc.get_traced_memory()[1] - before
+                if tracemalloc.is_tracing():  # else the answer stopped it, and nothing is known
+                    outcome.peak_bytes = tracemalloc.get_traced_memory()[1] - before
                 if not tracing:
                     tracemalloc.stop()
+        if inspect.iscoroutine(outcome.result):
+            outcome.result.close()  # or Python complains later that nobody awaited it
     outcome.seconds = time.perf_counter() - start
-    outcome.printed = out.getvalue()
-    outcome.warned = tuple(dict.fromkeys(str(w.message) for w in caught))
+    outcome.printed = out.text
+    outcome.warned = tuple(dict.fromkeys(str(w.message)[:200] for w in caught))
     return outcome
+
+
+def in_child(fn, args, seconds):
+    """Run fn(*args) in a forked child for at most `seconds`: ("result", what it returned), ("time limit", None) or ("died", how).
+
+    The result must be picklable. Where there is no safe fork, it runs here and only "result" can happen.
+    """
+    if sys.platform != "linux":
+        return "result", fn(*args)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: sender.send(fn(*args)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
+        child.start()
+    sender.close()
+    try:
+        if not receiver.poll(seconds):
+            return "time limit", None
+        return "result", receiver.recv()
+    except EOFError:
+        child.join()
+        how = signal.Signals(-child.exitcode).name if child.exitcode < 0 else f"exit status {child.exitcode}"
+        return "died", how
+    finally:
+        receiver.close()
+        child.kill()
+        child.join()
+
+
+def busy():
+    """Whether this thread is inside `call`, that is, whether a learner's code is asking."""
+    return getattr(_here, "busy", False)
+
+
+@contextlib.contextmanager
+def _settings():
+    """Whatever the code does to the session's settings is undone."""
+    folder, depth = os.getcwd(), sys.getrecursionlimit()
+    with np.errstate(), np.printoptions():
+        try:
+            yield
+        finally:
+            os.chdir(folder)
+            sys.setrecursionlimit(depth)
 
 
 @contextlib.contextmanager
@@ -84,10 +146,11 @@ def time_limit(seconds):
 
 @contextlib.contextmanager
 def _alarm(seconds):
+    """An alarm signal that raises, and keeps raising; it wakes a thread that sleeps."""
     armed = True
 
     def ring(signum, frame):
-        if armed:
+        if armed and not frame.f_code.co_filename.startswith(OURS):
             raise TimeLimitExceeded
 
     handler, (left, interval) = signal.signal(signal.SIGALRM, ring), signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)
@@ -97,7 +160,8 @@ def _alarm(seconds):
     finally:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - start)) if left else 0, interval)
-        signal.signal(signal.SIGALRM, handler)
+        if handler not in (signal.SIG_DFL, None):  # an alarm that is still under way would end the process by default
+            signal.signal(signal.SIGALRM, handler)
 
 
 @contextlib.contextmanager
@@ -129,5 +193,5 @@ def learner_traceback(error):
         if not frame.filename.startswith(PACKAGE) and "site-packages" not in frame.filename
     ]
     lines = [f"  line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip() for frame in frames[-5:]]
-    summary = traceback.format_exception_only(type(error), error)[-1].strip()
+    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
     return "\n".join([*lines, summary[:500]])

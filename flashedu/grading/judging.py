@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from flashedu.arguments import short
+from flashedu.grading import isolation
 from flashedu.grading.exercises import EXERCISES, arrays_in
 from flashedu.grading.inputs import KINDS
 from flashedu.grading.naming import name_mistake
@@ -14,6 +16,7 @@ from flashedu.grading.verdict import Verdict
 from flashedu.machine import Machine
 
 TIME_LIMIT_S = 10.0
+GRACE_S = 5.0  # for naming the mistake and shrinking, and for code that swallows the time limit
 SHRINK_S = 0.3
 SMALLER = (1, 2, 3, 4, 5, 6, 8)
 
@@ -52,22 +55,30 @@ def run_cases(exercise, fn):
 
 def judge(fn, exercise=None):
     """The Verdict on fn, an answer to `exercise` (by default the one that fn is named after)."""
-    start = time.perf_counter()
-    name = exercise or getattr(fn, "__name__", None)
-    if not callable(fn) or name not in EXERCISES:
-        what = f"there is no exercise called {name!r}" if callable(fn) else f"{fn!r:.60} is not a function"
+    if isolation.busy():
+        raise RuntimeError("check was called inside the answer that is being checked: take it out of the function's body.")
+    name = getattr(fn, "__name__", None) if exercise is None else exercise
+    if not callable(fn) or not isinstance(name, str) or name not in EXERCISES:
+        what = f"there is no exercise called {short(name)}" if callable(fn) else f"{short(fn)} is not a function"
         message = f"Nothing was checked: {what}. Pass your function, check(my_function, exercise=\"...\"), with one of {', '.join(EXERCISES)}."
-        return Verdict(str(name), "error", 0.0, message)
-    exercise = EXERCISES[name]
+        return Verdict(short(name).strip("'"), "error", 0.0, message)
+    start = time.perf_counter()
+    end, result = isolation.in_child(_judge, (fn, EXERCISES[name]), TIME_LIMIT_S + GRACE_S)
+    if end == "result":
+        return result
+    if end == "time limit":
+        message = "It was still running when it had to be stopped: is there a loop that never ends, around an except that catches everything?"
+        return Verdict(name, "wrong", 0.0, message, failed="time limit", seconds=time.perf_counter() - start)
+    return Verdict(name, "error", 0.0, f"It ended the whole Python process ({result}).", seconds=time.perf_counter() - start)
+
+
+def _judge(fn, exercise):
+    start = time.perf_counter()
     if _is_stub(fn):
         return _verdict(exercise, "not attempted", "There is no answer here yet. Write the body, run the cell, and check again.", [], start)
-    wanted = str(inspect.signature(exercise.reference))
-    try:
-        inspect.signature(fn).bind(*exercise.cases[0].make(**exercise.cases[0].params))
-    except TypeError:
-        return _verdict(exercise, "error", f"It must take {wanted}, but it takes {inspect.signature(fn)}.", [], start)
-    except ValueError:  # a callable without a signature: let the call itself tell
-        pass
+    misfit = _misfit(fn, exercise)
+    if misfit:
+        return _verdict(exercise, "error", misfit, [], start)
     outcomes = run_cases(exercise, fn)
     failures = [o for o in outcomes if o.problem]
     if not failures:
@@ -89,12 +100,26 @@ def judge(fn, exercise=None):
     return _verdict(exercise, state, "\n\n".join(paragraphs), outcomes, start, check, mistake)
 
 
+def _misfit(fn, exercise):
+    """What is wrong with the function's parameters, or None."""
+    try:
+        signature = inspect.signature(fn)
+    except Exception:  # a callable that has none: let the call itself tell
+        return None
+    for case in exercise.cases[:3]:  # with and without the optional arguments
+        try:
+            signature.bind(*case.make(**case.params))
+        except TypeError:
+            wanted = tuple(inspect.signature(exercise.reference).parameters)
+            return f"It must take ({', '.join(wanted)}), but it takes {tuple(signature.parameters)}.".replace("'", "")
+    return None
+
+
 def _is_stub(fn):
     """Whether the body is empty: only a docstring, pass, ... or return None."""
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    if code is None:
+    if not inspect.isfunction(fn):
         return False
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP")]
+    steps = [step for step in dis.get_instructions(fn) if step.opname not in ("RESUME", "NOP")]
     return all(step.opname in ("LOAD_CONST", "RETURN_CONST", "RETURN_VALUE") and step.argval in (None, ...) for step in steps)
 
 

@@ -5,12 +5,16 @@ from flashedu.grading.mistakes import MISTAKES
 from flashedu.grading.outcome import examine
 
 
+def _error(outcome):
+    return f"{type(outcome.call.error).__name__} {outcome.call.error!s:.60}" if outcome.call.error else ""
+
+
 def _same(outcome, other):
     """Whether two answers behave alike on a case: the same kind of failure, the same values.
 
     Values are the same when they differ by what rounding can cause, or by little against how wrong they are.
     """
-    if type(outcome.call.error) is not type(other.call.error) or (outcome.problem or ("",))[0] != (other.problem or ("",))[0]:
+    if _error(outcome) != _error(other) or (outcome.problem or ("",))[0] != (other.problem or ("",))[0]:
         return False
     if outcome.values is None or other.values is None:
         return outcome.values is other.values
@@ -28,26 +32,44 @@ def _same(outcome, other):
     return True
 
 
-def name_mistake(exercise, outcomes, reported):
-    """The mistake of the zoo that agrees with an answer on every case that fails by the reported check; among several, on most cases.
+def _failing(outcomes):
+    return {outcome.problem[0] for outcome in outcomes if outcome.problem}
 
-    Agreement on the cases that the answer gets right counts too, or every mistake that breaks one edge would look alike.
+
+def name_mistake(exercise, outcomes, reported):
+    """The mistake of the zoo that an answer behaves like, or None.
+
+    A candidate must agree with the answer on every case that fails by the reported check and on at least half of all that
+    fail, and must fail no check that the answer passes; among several, the one that agrees on most cases is named.
     """
-    cases = sorted(outcomes, key=lambda o: not (o.problem and o.problem[0] == reported))
-    best, most = None, 0
     costly = {case.check for case in exercise.cases if case.memory_limit_bytes}
+    ordered = sorted(outcomes, key=lambda o: not (o.problem and o.problem[0] == reported))
+    broken, wrong = _failing(outcomes), sum(bool(o.problem) for o in outcomes)
+    best, most = None, 0
     for mistake in MISTAKES[exercise.name]:
         if reported in costly and mistake.caught_by != reported:
             continue
-        agreed = 0
-        for outcome in cases:
+        agreed = alike = 0
+        for outcome in ordered:
             if outcome.case.memory_limit_bytes and not outcome.problem:
                 continue
-            if _same(outcome, examine(exercise, outcome.case, mistake.function, seconds=1.0)):
-                agreed += 1
-            elif outcome.problem and outcome.problem[0] == reported:
-                agreed = 0
+            other = examine(exercise, outcome.case, mistake.function, seconds=1.0)
+            same = _same(outcome, other)
+            if (outcome.problem and outcome.problem[0] == reported and not same) or not _failing([other]) <= broken:
                 break
-        if agreed > most:
-            best, most = mistake, agreed
-    return best
+            agreed += same
+            alike += same and bool(outcome.problem)
+        else:
+            if agreed > most and 2 * alike >= wrong:
+                best, most = mistake, agreed
+    return best or _by_precision(exercise, outcomes, broken)
+
+
+def _by_precision(exercise, outcomes, broken):
+    """float64 inputs gave an output that is float32 to the last bit: rounding differs between programs, so values say nothing."""
+    if broken != {"float64"}:
+        return None
+    values = [value for o in outcomes if o.problem and o.values for value in o.values]
+    if not any(np.array_equal(value, value.astype(np.float32)) for value in values):
+        return None
+    return next((mistake for mistake in MISTAKES[exercise.name] if mistake.slug == "float32-inside"), None)

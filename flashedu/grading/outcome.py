@@ -3,6 +3,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flashedu.arguments import short
 from flashedu.grading import isolation
 from flashedu.grading.exercises import arrays_in
 from flashedu.machine import SramOverflow
@@ -24,15 +25,18 @@ def examine(exercise, case, fn, seconds):
     """Call fn on one case and compare what it gave with what is right."""
     args, pristine = case.make(**case.params), case.make(**case.params)
     outcome = Outcome(case, isolation.call(fn, args, seconds, trace_memory=case.memory_limit_bytes is not None))
-    outcome.problem = _raised(outcome.call, case) or _changed(args, pristine) or _compare(exercise, case, args, pristine, outcome)
+    try:
+        outcome.problem = _raised(exercise, outcome.call, case) or _changed(args, pristine) or _compare(exercise, case, args, pristine, outcome)
+    except Exception as error:  # an object that does not let itself be looked at
+        outcome.problem = "type", "wrong", f"Its result could not be examined: {type(error).__name__}."
     return outcome
 
 
-def _raised(call, case):
+def _raised(exercise, call, case):
     error = call.error
     if isinstance(error, isolation.TimeLimitExceeded):
         return "time limit", "wrong", f"It was still running after {call.seconds:.0f} seconds: is there a loop that never ends?"
-    if isinstance(error, NotImplementedError):
+    if isinstance(error, NotImplementedError) and case is exercise.cases[0]:
         return case.check, "not attempted", "There is no answer here yet. Write the body, run the cell, and check again."
     if isinstance(error, SramOverflow):
         return case.check, "wrong", f"SRAM overflowed. {error}"
@@ -42,7 +46,12 @@ def _raised(call, case):
 
 
 def _changed(args, pristine):
-    for after, before in zip(arrays_in(args), arrays_in(pristine)):
+    for after, before in zip(arrays_in(args), arrays_in(pristine), strict=True):
+        if after.shape != before.shape or after.dtype != before.dtype:
+            return "inputs unchanged", "wrong", (
+                f"It changed the shape or dtype of one of its inputs from {before.shape}, {before.dtype} to {after.shape}, {after.dtype}. "
+                "x.shape = ... works in place; x.reshape(...) makes a new array."
+            )
         if not np.array_equal(after, before, equal_nan=True):
             where = tuple(int(i) for i in np.argwhere(~((after == before) | (np.isnan(after) & np.isnan(before))))[0])
             return "inputs unchanged", "wrong", (
@@ -62,14 +71,14 @@ def _compare(exercise, case, args, pristine, outcome):
     outcome.values, outcome.expected = [np.asarray(value) if _is_number(value) else value for value in results], expected
     inputs = arrays_in(pristine)
     for (name, bound), value in zip(expected, outcome.values):
-        if not isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray:
             hint = " Is a return missing?" if value is None else ""
             return "type", "wrong", f"{name} must be {'a NumPy array' if inputs else 'a whole number'}, but it is {_kind(value)}.{hint}"
         if value.shape != bound.exact.shape:
             return "shape", "wrong", f"{name} must have shape {bound.exact.shape}, but it has {value.shape}."
         whole = bound.exact.dtype.kind == "i"
         if whole and value.dtype.kind not in "iu":
-            return "type", "wrong", f"{name} must be a whole number, but it is {value[()]!r} of type {value.dtype}."
+            return "type", "wrong", f"{name} must be a whole number, but it is {short(value[()])} of type {value.dtype}."
         if not whole and value.dtype != inputs[0].dtype:
             return "dtype", "wrong", (
                 f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}. "
@@ -80,13 +89,21 @@ def _compare(exercise, case, args, pristine, outcome):
         outcome.ratio = max(outcome.ratio, float(errors.max()))
         if errors.max() > 1:
             return case.check, "wrong", _difference(name, bound, value, errors, exercise)
-    if case.memory_limit_bytes is not None and outcome.call.peak_bytes > case.memory_limit_bytes:
-        n_q, n_k = case.params["n_q"], case.params["n_k"]
-        return case.check, "wrong", (
-            f"The result is right, but at Nq = {n_q}, Nk = {n_k} the call held {outcome.call.peak_bytes:,} bytes at once, more than "
-            f"{case.memory_limit_bytes:,}: something of size Nq x Nk exists. Only one block of scores may exist at a time."
-        )
+    if case.memory_limit_bytes is not None:
+        return _memory(case, outcome.call.peak_bytes, inputs)
     return None
+
+
+def _memory(case, peak_bytes, inputs):
+    if peak_bytes is None:
+        return case.check, "wrong", "The result is right, but its memory could not be measured, since the answer switched tracemalloc off."
+    if peak_bytes <= case.memory_limit_bytes:
+        return None
+    return case.check, "wrong", (
+        f"The result is right, but at Nq = {case.params['n_q']}, Nk = {case.params['n_k']} the call held {peak_bytes:,} bytes at once; its "
+        f"inputs have {sum(x.nbytes for x in inputs):,}, and up to {case.memory_limit_bytes:,} would pass. Something grows with Nq x Nk: all "
+        "the scores, a mask for all of them, or the results of all blocks kept in a list."
+    )
 
 
 def _difference(name, bound, value, errors, exercise):
@@ -117,4 +134,4 @@ def _kind(value):
         return "None"
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)} values"
-    return f"of type {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")
+    return f"an object of type {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")

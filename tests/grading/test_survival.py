@@ -1,18 +1,22 @@
 """A check survives whatever a learner writes, and says what happened."""
 import contextlib
+import os
+import signal
 import sys
 import threading
 import time
+import tracemalloc
 import warnings
 
 import numpy as np
 import pytest
+from right_answers import by_merging
 
 import flashedu
 from flashedu import check, require, score
 from flashedu.grading import isolation, judging
 from flashedu.grading.judging import judge
-from flashedu.reference import online_attention, stable_softmax
+from flashedu.reference import naive_attention, online_attention, stable_softmax
 
 
 def softmax(x):
@@ -52,12 +56,57 @@ def test_endless_loop_that_swallows_exceptions(short_limit):
     assert judge(stubborn, "stable_softmax").failed == "time limit"
 
 
+def catches_everything(x):
+    while True:
+        try:
+            for _ in range(10_000):
+                pass
+        except:  # noqa: E722
+            pass
+
+
+def sleeps_and_catches(x):
+    while True:
+        try:
+            try:
+                time.sleep(1)
+            except:  # noqa: E722
+                pass
+        except BaseException:
+            pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only a child process can be stopped against its will")
+@pytest.mark.parametrize("fn", [catches_everything, sleeps_and_catches])
+def test_bare_except_does_not_help(short_limit, monkeypatch, fn):
+    monkeypatch.setattr(judging, "GRACE_S", 0.5)
+    verdict = judge(fn, "stable_softmax")
+    assert verdict.failed == "time limit" and "had to be stopped" in verdict.message
+    assert judge(softmax, "stable_softmax").passed  # no alarm is left over
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only a child process may die")
+def test_ending_the_process_is_told():
+    for kill, words in ((lambda: os._exit(3), "exit status 3"), (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV")):
+        verdict = judge(lambda x, kill=kill: kill(), "stable_softmax")
+        assert verdict.state == "error" and words in verdict.message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only a child process keeps its damage to itself")
+def test_damage_stays_in_the_child():
+    def vandal(x):
+        np.exp = None
+        raise ValueError
+
+    judge(vandal, "stable_softmax")
+    assert judge(softmax, "stable_softmax").passed and np.exp(0) == 1
+
+
 def test_sleep_is_interrupted(short_limit):
     assert judge(lambda x: time.sleep(1000), "stable_softmax").failed == "time limit"
 
 
 def test_alarm_of_somebody_else_survives():
-    signal = pytest.importorskip("signal")
     if not hasattr(signal, "setitimer"):
         pytest.skip("no alarm signal on this system")
     before, handler = signal.getitimer(signal.ITIMER_REAL), signal.getsignal(signal.SIGALRM)
@@ -264,6 +313,101 @@ def test_verdict_html_escapes_the_learners_text():
 
     html = judge(markup, "stable_softmax")._repr_html_()
     assert "<script>" not in html and "&lt;script&gt;" in html
+
+
+def test_check_inside_the_answer():
+    def stable_softmax(x):
+        check(stable_softmax)
+        return softmax(x)
+
+    verdict = judge(stable_softmax)
+    assert verdict.state == "error" and "take it out of the function's body" in verdict.message
+
+
+def test_not_implemented_in_one_branch_is_an_error():
+    def half(q, k, v, causal=False):
+        if causal:
+            raise NotImplementedError
+        return naive_attention(q, k, v)
+
+    verdict = judge(half, "naive_attention")
+    assert (verdict.state, verdict.failed) == ("error", "causal") and "NotImplementedError" in verdict.message
+
+
+def test_reshaping_the_input_in_place():
+    def reshapes(x):
+        result = softmax(x)
+        x.shape = (-1,)
+        return result
+
+    verdict = judge(reshapes, "stable_softmax")
+    assert verdict.failed == "inputs unchanged" and "changed the shape" in verdict.message
+
+
+class Obstinate(np.ndarray):
+    @property
+    def shape(self):
+        raise ValueError("no shape")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda x: x.view(Obstinate),
+        lambda x: np.ma.masked_array(x),
+        lambda x: type("Odd", (), {"__repr__": lambda self: 1 / 0})(),
+        lambda x: [x, x],
+        lambda x: 10**5000,
+    ],
+)
+def test_odd_results_never_raise(result):
+    verdict = judge(lambda x: result(x), "stable_softmax")
+    assert verdict.state == "wrong" and verdict.failed == "type"
+
+
+def test_async_functions_are_described(capsys):
+    async def later(x):
+        return x
+
+    verdict = judge(later, "stable_softmax")
+    assert verdict.failed == "type" and "coroutine" in verdict.message and capsys.readouterr().err == ""
+
+
+def test_switching_tracemalloc_off_is_told():
+    def hides(q, k, v, block_size):
+        tracemalloc.start()
+        result = online_attention(q, k, v, len(k))
+        tracemalloc.stop()
+        return result
+
+    verdict = judge(hides, "online_attention")
+    assert verdict.failed == "memory" and "could not be measured" in verdict.message
+
+
+def test_copies_in_a_wider_type_are_no_score_matrix():
+    def wide(q, k, v, block_size):
+        q, k, v = (x.astype(np.longdouble) for x in (q, k, v))
+        return by_merging(q, k, v, block_size).astype(np.float32) if len(k) > 60 else online_attention(*_narrow(q, k, v), block_size)
+
+    def _narrow(*arrays):
+        return [x.astype(np.float32) for x in arrays]
+
+    checks = dict(judge(wide, "online_attention").checks)
+    assert checks["memory"] == "passed"
+
+
+@pytest.mark.parametrize(
+    "exercise, fn, slug",
+    [
+        ("stable_softmax", lambda x: np.zeros_like(x), None),
+        ("stable_softmax", lambda x: np.nan_to_num(softmax(x.astype(np.float32))).astype(x.dtype), "float32-inside"),
+        ("stable_softmax", lambda x: np.exp2(x - x.max(-1, keepdims=True)), None),
+        ("naive_traffic", lambda n, d, h, kv, b: (2 * (h + kv) * n * d * b, 4 * h * n * n), "elements-for-bytes"),
+        ("naive_traffic", lambda n, d, h, kv, b: (2 * (h + kv) * n * d * b, 2 * h * n * n * b), "stored-but-not-read"),
+    ],
+)
+def test_names_are_true(exercise, fn, slug):
+    assert judge(fn, exercise).mistake == slug
 
 
 def test_public_names():
