@@ -32,7 +32,7 @@ def _size(n_q, n_k, d, **more):
     return {"n_q": n_q, "n_k": n_k, "d": d, **more}
 
 
-MEMORY = {"kind": "random", "n_q": 512, "n_k": 4096, "d": 4, "seed": 7100}
+MEMORY = {"kind": "random", "n_q": 512, "n_k": 4096, "d": 2, "seed": 7100}
 MEMORY_LIMIT_BYTES = 512 * 4096 // 2  # half a byte for each score: even a mask of bools is too much
 CASES = {
     "stable_softmax": _cases(
@@ -59,6 +59,7 @@ CASES = {
         ("random", _size(2, 3, 4, kind="random")),
         ("random", _size(5, 5, 3, kind="random", causal=False, strided=True)),
         ("overflow", _size(2, 4, 3, kind="overflow", causal=False)),
+        ("small weights", _size(2, 5, 3, kind="near", causal=False)),
         ("rows far apart", _size(4, 3, 2, kind="magnitudes", causal=False)),
         ("whole numbers", _size(2, 4, 3, kind="uniform", causal=False)),
         ("Dv differs from D", _size(3, 4, 2, kind="random", d_v=5, causal=False)),
@@ -87,6 +88,7 @@ CASES = {
         ("several rows", {"kind": "random", "rows": 3, "block": 4}),
         ("square", {"kind": "random", "rows": 3, "block": 3}),
         ("rising maxima", {"kind": "rising", "rows": 2, "block": 3}),
+        ("rising maxima", {"kind": "near", "rows": 2, "block": 3}),
         ("falling maxima", {"kind": "falling", "rows": 2, "block": 3}),
         ("block of one", {"kind": "random", "rows": 3, "block": 1}),
         ("overflow", {"kind": "overflow", "rows": 2, "block": 3}),
@@ -105,6 +107,7 @@ CASES = {
         ("several rows", {"kind": "random", "rows": 3, "d_v": 4}),
         ("square", {"kind": "random", "rows": 3, "d_v": 3}),
         ("b is larger", {"kind": "rising", "rows": 2, "d_v": 2}),
+        ("b is larger", {"kind": "near", "rows": 2, "d_v": 2}),
         ("a is larger", {"kind": "falling", "rows": 2, "d_v": 2}),
         ("200 apart", {"kind": "huge", "rows": 2, "d_v": 2}),
         ("overflow", {"kind": "overflow", "rows": 2, "d_v": 2}),
@@ -126,6 +129,7 @@ CASES = {
             ("rising maxima", _size(3, 8, 2, kind="rising", block_size=2)),
             ("falling maxima", _size(3, 8, 2, kind="falling", block_size=2)),
             ("one huge logit", _size(2, 9, 4, kind="huge", block_size=3)),
+            ("small weights", _size(2, 9, 4, kind="near", block_size=3)),
             ("overflow", _size(2, 6, 2, kind="overflow", block_size=2)),
             ("very low logits", _size(2, 6, 2, kind="low", block_size=2)),
             ("rows far apart", _size(4, 6, 2, kind="magnitudes", block_size=2)),
@@ -150,6 +154,7 @@ CASES = {
             ("rising maxima", _size(4, 8, 2, kind="rising", block_q=2, block_k=2, causal=False)),
             ("falling maxima", _size(4, 8, 2, kind="falling", block_q=2, block_k=2, causal=False)),
             ("one huge logit", _size(3, 9, 4, kind="huge", block_q=2, block_k=3, causal=False)),
+            ("small weights", _size(3, 9, 4, kind="near", block_q=2, block_k=3, causal=False)),
             ("overflow", _size(4, 6, 2, kind="overflow", block_q=2, block_k=2, causal=False)),
             ("rows far apart", _size(4, 6, 2, kind="magnitudes", block_q=2, block_k=2, causal=False)),
             ("whole numbers", _size(4, 8, 4, kind="uniform", block_q=2, block_k=2, causal=False)),
@@ -208,11 +213,11 @@ CASES = {
         ("float64", _size(5, 9, 5, kind="random", block_q=2, block_k=4, causal=True, dtype="float64")),
         ("larger", _size(37, 53, 20, kind="random", d_v=12, block_q=8, block_k=16, causal=True, strided=True)),
         ("capacity", _size(32, 64, 8, kind="random", block_q=8, block_k=8, spare=1)),
-        ("SRAM use", _size(32, 64, 2, kind="random", block_q=16, block_k=16)),
         ("bytes", _size(2, 4, 2, kind="random", block_q=2, block_k=2)),
         ("bytes", _size(9, 10, 4, kind="random", block_q=4, block_k=3)),
         ("bytes, causal", _size(8, 8, 2, kind="random", block_q=2, block_k=2, causal=True)),
         ("bytes, causal", _size(7, 12, 2, kind="random", block_q=3, block_k=2, causal=True)),
         ("bytes, causal", _size(7, 3, 2, kind="random", block_q=2, block_k=2, causal=True)),
+        ("SRAM use", _size(32, 64, 2, kind="random", block_q=16, block_k=16)),
     ),
 }

@@ -13,6 +13,17 @@ KINDS = {
     "uniform": "equal logits and whole numbers as values, so that the answer is their mean",
     "offset": "values with a large common offset",
     "magnitudes": "rows whose logits lie 1000 apart",
+    "near": "logits 9 apart, so that weights are small but count",
+    "spread": "logits that fall by 3 from key to key",
+    "masked": "-inf among the entries",
+    "empty": "a row of nothing but -inf",
+    "blank": "a block of nothing but -inf",
+    "first": "nothing seen before this block",
+    "nothing": "nothing seen, neither before nor now",
+    "mixed": "some rows have seen something, some have not",
+    "empty a": "a has seen no key",
+    "empty b": "b has seen no key",
+    "rows": "some rows of a or b have seen no key",
 }
 
 
@@ -30,7 +41,7 @@ def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
     elif kind != "random":  # adds shift[j] to every score of key j
         steps = np.arange(n_k)
         shift = {"rising": 120 * steps, "falling": -120 * steps, "huge": 60 * (steps == 2 * n_k // 3),
-                 "overflow": 1000, "low": -20000}[kind]
+                 "overflow": 1000, "low": -20000, "near": 9.0 * (steps == n_k // 2)}[kind]
         q[:, 0], k[:, 0] = d**0.5, shift
     arrays = [x.astype(dtype) for x in (q, k, v)]
     return tuple(_spread(x) for x in arrays) if strided else tuple(arrays)
@@ -77,7 +88,7 @@ def rows_case(kind, rows, n, dtype="float32", seed=0, lead=(), strided=False):
         x[..., 1 - n % 2 :: 2] = -np.inf
         x[..., -1] = 1
     elif kind == "empty":
-        x[..., 0, :] = -np.inf
+        x[..., rows // 2, :] = -np.inf
     elif kind == "uniform":
         x[:] = 3
     elif kind != "random":
@@ -92,8 +103,8 @@ def normalizer_case(kind, rows, block, dtype="float32", seed=0, strided=False):
     """Arguments (m, l, scores): the state of some keys seen before, then a block of scores."""
     rng = np.random.default_rng([seed, rows, block])
     before, scores = rng.standard_normal((rows, 3)), rng.standard_normal((rows, block))
-    if kind == "rising":
-        scores += 5
+    if kind in ("rising", "near"):
+        scores += {"rising": 5, "near": 9}[kind]
     elif kind == "falling":
         scores -= 5
     elif kind == "overflow":
@@ -120,7 +131,7 @@ def normalizer_case(kind, rows, block, dtype="float32", seed=0, strided=False):
 def states_case(kind, rows, d_v, dtype="float32", seed=0, strided=False):
     """Arguments (a, b): the states of 3 and of 5 keys."""
     rng = np.random.default_rng([seed, rows, d_v])
-    gap = {"rising": 5, "falling": -5, "huge": 200}.get(kind, 0)
+    gap = {"rising": 5, "falling": -5, "near": 9, "huge": 200}.get(kind, 0)
     base = {"overflow": 1000, "low": -1000}.get(kind, 0)
     number = np.arange(rows)
     empty = {  # which rows of a and of b have seen nothing

@@ -58,7 +58,7 @@ _here = threading.local()  # .busy is True while this thread runs a learner's co
 
 
 def call(fn, args, seconds, trace_memory=False):
-    """Call fn(*args) for at most `seconds` and return a Call; only KeyboardInterrupt gets out."""
+    """Call fn(*args) for at most `seconds` and return a Call; only KeyboardInterrupt gets out, and not even that in a child."""
     out, outcome = _Clipped(), Call()
     start = time.perf_counter()
     with _settings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), warnings.catch_warnings(record=True) as caught:
@@ -72,9 +72,9 @@ def call(fn, args, seconds, trace_memory=False):
         try:
             with time_limit(seconds):
                 outcome.result = fn(*args)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # whatever a learner's code raises, SystemExit too
+            if isinstance(error, KeyboardInterrupt) and not multiprocessing.parent_process():
+                raise  # the learner pressed stop; a child's parent hears of it itself
             outcome.error = error
         finally:
             _here.busy = False
@@ -100,7 +100,12 @@ def in_child(fn, args, seconds):
         return "result", fn(*args)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(fn(*args)))
+
+    def work():
+        with contextlib.suppress(KeyboardInterrupt):  # the parent hears of it, too
+            sender.send(fn(*args))
+
+    child = context.Process(target=work)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
         child.start()
@@ -193,5 +198,9 @@ def learner_traceback(error):
         if not frame.filename.startswith(PACKAGE) and "site-packages" not in frame.filename
     ]
     lines = [f"  line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip() for frame in frames[-5:]]
-    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
-    return "\n".join([*lines, summary[:500]])
+    return "\n".join([*lines, summary(error)[:500]])
+
+
+def summary(error):
+    """The exception's type and text, also when its __str__ raises."""
+    return "".join(traceback.format_exception_only(type(error), error)).strip()

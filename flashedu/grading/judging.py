@@ -11,11 +11,10 @@ from flashedu.grading import isolation
 from flashedu.grading.exercises import EXERCISES, arrays_in
 from flashedu.grading.inputs import KINDS
 from flashedu.grading.naming import name_mistake
-from flashedu.grading.outcome import examine
+from flashedu.grading.outcome import TIME_LIMIT_S, examine
 from flashedu.grading.verdict import Verdict
 from flashedu.machine import Machine
 
-TIME_LIMIT_S = 10.0
 GRACE_S = 5.0  # for naming the mistake and shrinking, and for code that swallows the time limit
 SHRINK_S = 0.3
 SMALLER = (1, 2, 3, 4, 5, 6, 8)
@@ -88,8 +87,10 @@ def _judge(fn, exercise):
     if state == "not attempted":
         return _verdict(exercise, state, text, [], start)
     mistake = None if check == "time limit" else name_mistake(exercise, outcomes, check)
-    smallest = first if check == "time limit" or first.case.memory_limit_bytes else _shrink(exercise, first, fn)
-    paragraphs = [f'The check "{check}" failed. The smallest case found: {_describe(exercise, smallest)}', smallest.problem[2]]
+    fixed = check in ("time limit", "shape") or first.case.memory_limit_bytes  # smaller ones would say less
+    smallest = first if fixed else _shrink(exercise, first, fn)
+    which = "The case" if fixed else "The smallest case found"
+    paragraphs = [f'The check "{check}" failed. {which}: {_describe(exercise, smallest)}', smallest.problem[2]]
     if mistake:
         paragraphs.append(f"It behaves like this mistake ({mistake.slug}): {mistake.sentence}")
     if first.call.warned:

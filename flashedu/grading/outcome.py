@@ -6,7 +6,9 @@ import numpy as np
 from flashedu.arguments import short
 from flashedu.grading import isolation
 from flashedu.grading.exercises import arrays_in
-from flashedu.machine import SramOverflow
+from flashedu.machine import Machine, SramOverflow
+
+TIME_LIMIT_S = 10.0  # for all cases of a check together
 
 
 @dataclass
@@ -35,7 +37,8 @@ def examine(exercise, case, fn, seconds):
 def _raised(exercise, call, case):
     error = call.error
     if isinstance(error, isolation.TimeLimitExceeded):
-        return "time limit", "wrong", f"It was still running after {call.seconds:.0f} seconds: is there a loop that never ends?"
+        slow = f"is far too slow for so small an input (all cases together may take {TIME_LIMIT_S:.0f} seconds)"
+        return "time limit", "wrong", f"It was stopped while it was running: either a loop never ends, or it {slow}."
     if isinstance(error, NotImplementedError) and case is exercise.cases[0]:
         return case.check, "not attempted", "There is no answer here yet. Write the body, run the cell, and check again."
     if isinstance(error, SramOverflow):
@@ -68,8 +71,9 @@ def _compare(exercise, case, args, pristine, outcome):
     names = ", ".join(name for name, _ in expected)
     if not isinstance(results, (tuple, list)) or len(results) != len(expected):
         return "type", "wrong", f"It must return ({names}), but it returned {_kind(result)}."
-    outcome.values, outcome.expected = [np.asarray(value) if _is_number(value) else value for value in results], expected
     inputs = arrays_in(pristine)
+    outcome.values = list(results) if exercise.outputs is None and inputs else [_as_array(value) for value in results]
+    outcome.expected = expected
     for (name, bound), value in zip(expected, outcome.values):
         if type(value) is not np.ndarray:
             hint = " Is a return missing?" if value is None else ""
@@ -78,13 +82,16 @@ def _compare(exercise, case, args, pristine, outcome):
             return "shape", "wrong", f"{name} must have shape {bound.exact.shape}, but it has {value.shape}."
         whole = bound.exact.dtype.kind == "i"
         if whole and value.dtype.kind not in "iu":
-            return "type", "wrong", f"{name} must be a whole number, but it is {short(value[()])} of type {value.dtype}."
+            return "type", "wrong", f"{name} must be a whole number, but it is {short(value.tolist())}, a float: use // or int(...)."
         if not whole and value.dtype != inputs[0].dtype:
             return "dtype", "wrong", (
                 f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}. "
-                "(np.sqrt(4) is a float64 scalar and turns float32 arrays into float64; 4**0.5 is a Python number and does not.)"
+                "(np.sqrt(4), np.zeros(3) and np.full(3, -np.inf) are float64 unless told otherwise, and turn float32 arrays into float64; "
+                "4**0.5 is a Python number and does not.)"
             )
     for (name, bound), value in zip(expected, outcome.values):
+        if isinstance(args[0], Machine) and name in args[0].hbm and not any(e.kind == "store" and e.name == name for e in args[0].events):
+            return case.check, "wrong", f"{name} was never stored in HBM."
         errors = bound.errors(value)
         outcome.ratio = max(outcome.ratio, float(errors.max()))
         if errors.max() > 1:
@@ -112,21 +119,31 @@ def _difference(name, bound, value, errors, exercise):
     yours, right = value[where], bound.exact[where]
     if name == "sram_peak":
         return (f"The tiles took at most {int(yours):,} bytes of SRAM, but tiles of q, k, s and o and one row statistic need {int(right):,}: "
-                "something that lives longer than one expression was kept outside. Take room with alloc and write into it.")
+                "something that lives longer than one expression was kept outside, or the tiles are smaller than block_q and block_k.")
     if name == "hbm_looks":
         return f"machine.hbm was read {int(yours)} times during the run. Rows come in through load, or nobody counts them."
     if bound.exact.dtype.kind == "i":
-        fewer = " Fewer bytes than that means that tiles were kept outside SRAM." if name == "read_bytes" and yours < right else ""
-        return f"{label} is {int(yours):,}; right is {int(right):,}.{fewer}"
-    count = f"{int((errors > 1).sum())} of {errors.size} elements are wrong"
+        return f"{label} is {int(yours):,}; right is {int(right):,}.{_about_bytes(name, yours, right)}"
+    count = f"Wrong: {int((errors > 1).sum())} of {errors.size}"
     odd = ", ".join(f"{int(f(value).sum())} {word}" for f, word in ((np.isnan, "NaN"), (np.isinf, "infinite")) if f(value).any())
     times = f"{errors[where]:,.3g}" if errors[where] < 100 else f"{errors[where]:,.0f}" if errors[where] < 1e7 else f"{errors[where]:.1e}"
     size = f", {times} times the error that rounding can cause" if np.isfinite(errors[where]) else ""
-    return f"{label} is {yours:.7g}; right is {float(right):.7g}{size}. {count}{f' ({odd} in yours)' if odd else ''}."
+    digits = 7 if value.dtype == np.float32 else 16
+    return f"{label} is {yours:.{digits}g}; right is {float(right):.{digits}g}{size}. {count}{f' ({odd} in yours)' if odd else ''}."
 
 
-def _is_number(value):
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+def _about_bytes(name, yours, right):
+    if name == "read_bytes":
+        more = " More means that a tile was loaded again that was there, or one that no query sees."
+        return more if yours > right else " Fewer means that tiles were kept outside SRAM."
+    if name == "written_bytes":
+        return " o and lse are to be stored once, all of them."
+    return ""
+
+
+def _as_array(value):
+    """A plain number as an array without axes; anything else as it is."""
+    return np.array(value) if type(value) in (int, float) or isinstance(value, np.number) else value
 
 
 def _kind(value):

@@ -28,7 +28,7 @@ def load(path):
     """What the file says; an unreadable one is set aside as progress.json.unreadable and counts as empty."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+        if not isinstance(entries, dict) or not all(_is_entry(entry) for entry in entries.values()):
             raise ValueError("not a table")
         return entries
     except FileNotFoundError:
@@ -36,6 +36,15 @@ def load(path):
     except ValueError:
         path.replace(path.with_name(path.name + ".unreadable"))
         return {}
+
+
+def _is_entry(entry):
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("attempts"), int)
+        and isinstance(entry.get("best"), (int, float))
+        and isinstance(entry.get("passed"), (str, type(None)))
+    )
 
 
 def record(verdict):
@@ -46,9 +55,9 @@ def record(verdict):
     try:
         entries = load(path)
         entry = entries.setdefault(verdict.exercise, {"attempts": 0, "best": 0.0, "passed": None})
-        entry["attempts"] = entry.get("attempts", 0) + 1
-        entry["best"] = max(entry.get("best", 0.0), round(verdict.score, 3))
-        if verdict.passed and not entry.get("passed"):
+        entry["attempts"] += 1
+        entry["best"] = max(entry["best"], round(verdict.score, 3))
+        if verdict.passed and not entry["passed"]:
             entry["passed"] = time.strftime("%Y-%m-%d %H:%M")
         scratch = path.with_name(f"{path.name}.{os.getpid()}")
         scratch.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")

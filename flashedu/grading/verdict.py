@@ -39,7 +39,7 @@ class Verdict:
     def __str__(self):
         lines = [f"{LOOK[self.state][0]} {self.exercise}: {self.state}", self.message]
         if self.checks:
-            lines.append("Checks: " + ", ".join(f"{name} {_mark(state)}" for name, state in self.checks))
+            lines.append("Checks (✓ passed, ✗ failed, ○ not run): " + " | ".join(f"{_mark(state)} {name}" for name, state in self.checks))
         return "\n".join(lines)
 
     def __repr__(self):
@@ -57,7 +57,7 @@ class Verdict:
             'color:var(--jp-ui-font-color1,#222)">'
             f'<div style="font-weight:600"><span style="background:{colour};color:#fff;border-radius:3px;padding:0 .5em;margin-right:.6em">'
             f"{mark} {self.state}</span><code>{html.escape(self.exercise)}</code></div>{paragraphs}"
-            f'<div style="font-size:90%;margin-top:.6em">{marks}</div></div>'
+            f'<div style="font-size:90%;margin-top:.6em" title="✓ passed, ✗ failed, ○ not run">{marks}</div></div>'
         )
 
     def show(self):

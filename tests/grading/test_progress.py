@@ -48,7 +48,7 @@ def test_other_folders_record_nothing(tmp_path, monkeypatch):
         assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"stable_softmax": 3}', "\x00"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"stable_softmax": 3}', "\x00", '{"merge_states": {"best": null}}'])
 def test_a_damaged_file_is_set_aside(exercises, text):
     (exercises / "progress.json").write_text(text)
     check(merge_states)

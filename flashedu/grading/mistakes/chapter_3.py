@@ -14,7 +14,7 @@ NO_RESCALE = ("no-rescale", "rising maxima", "When the maximum rises, what was s
 TOP_LEFT = ("top-left-causal", "causal, more keys", "The mask is aligned at the top left. The last query must see every key: j <= i + Nk - Nq.", OFFSET)
 LSE_SUM_ONLY = ("lse-without-maximum", "one tile", "lse is m + log(l): l was summed relative to the maximum, so the maximum must come back.", (LSE, "np.log(l[seen])"))
 FROM_ZERO = ("maximum-starts-at-0", "very low logits", "The running maximum starts at 0, so when every score is far below 0, exp gives nothing but 0. Start at -inf.")
-NO_KEY_TAIL = ("last-keys-dropped", "ragged tiles", "When block_k does not divide Nk, the last keys are left out.", (KEY_LOOP, "range(0, visible - block_k + 1, block_k)"))
+NO_KEY_TAIL = ("last-keys-dropped", "ragged tiles", "When block_k does not divide Nk, the last keys are left out.", (KEY_LOOP, "[j for j in range(0, visible, block_k) if j + block_k <= n_k]"))
 DIAGONAL_SKIPPED = ("diagonal-skipped", "causal", "The loop over keys ends before the tile that holds the diagonal: the tile's last row, i1 - 1, sees keys up to i1 - 1 + Nk - Nq.",
                     (VISIBLE, "min(n_k, i0 + offset) if causal else n_k"))
 
@@ -39,6 +39,7 @@ ROWS = {
         ("last-queries-dropped", "ragged tiles", "When block_q does not divide Nq, the last queries are left out.", (QUERY_LOOP, "range(0, n_q - block_q + 1, block_q)")),
         TOP_LEFT,
         ("strictly-causal", "causal", "A query does not see its own position: the condition is j <= i + Nk - Nq, not <.", ("keys <= rows", "keys < rows")),
+        ("strictly-causal", "causal", "A query does not see its own position: the condition is j <= i + Nk - Nq, not <.", ("keys <= rows", "keys < rows"), (NEEDS_MASK, "if causal:")),
         DIAGONAL_SKIPPED,
         ("maximum-of-hidden-keys", "causal, rising", "The maximum was taken over hidden keys too, and when one of them is large, everything visible underflows. Mask the scores first.",
          ("s = np.where(keys <= rows + offset, s, -np.inf)", "pass"),
@@ -47,7 +48,7 @@ ROWS = {
         ("causal-ignored", "causal", "The argument causal changes nothing.", (VISIBLE, "n_k"), (NEEDS_MASK, "if False:")),
         ("mask-counts-from-tile", "causal, unequal tiles", "The mask compares row and column numbers within the tile. They must count from the beginning of the arrays.",
          ("np.arange(i0, i1)[:, None], np.arange(j0, j1)", "np.arange(i1 - i0)[:, None], np.arange(j1 - j0)")),
-        ("sees-one-key-too-many", "causal", "Each query sees one key beyond its own position: the condition is j <= i + Nk - Nq.", ("keys <= rows +", "keys <= 1 + rows +")),
+        ("sees-one-key-too-many", "causal", "Each query sees one key beyond its own position: the condition is j <= i + Nk - Nq.", ("keys <= rows +", "keys <= 1 + rows +"), (NEEDS_MASK, "if causal:")),
         ("mask-on-corners-only", "causal, unequal tiles", "Only tiles that start on the diagonal are masked. With unequal block sizes it crosses others too.", (NEEDS_MASK, "if causal and j0 == i0 + offset:")),
         ("nan-guard-missing", "rows that see no key", "A row that has seen no key yet gives -inf - (-inf) = NaN. Subtract 0 there instead.", (GUARD, "m_new"), ("o[i0:i1][seen] = acc[seen] / l[seen, None]", "o[i0:i1] = acc / l[:, None]")),
         ("nan-guard-missing", "rows that see no key", "A row that has seen no key yet gives -inf - (-inf) = NaN. Subtract 0 there instead.", (GUARD, "m_new"),
