@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import inspect
 import io
-import multiprocessing
 import os
 import signal
 import sys
@@ -54,7 +53,7 @@ class _Clipped(io.TextIOBase):
         return len(text)
 
 
-_here = threading.local()  # .busy is True while this thread runs a learner's code
+_here = threading.local()  # .busy: this thread is running a learner's code; .child: it is the main one of a forked child
 
 
 def call(fn, args, seconds, trace_memory=False):
@@ -73,7 +72,7 @@ def call(fn, args, seconds, trace_memory=False):
             with time_limit(seconds):
                 outcome.result = fn(*args)
         except BaseException as error:  # whatever a learner's code raises, SystemExit too
-            if isinstance(error, KeyboardInterrupt) and not multiprocessing.parent_process():
+            if isinstance(error, KeyboardInterrupt) and not getattr(_here, "child", False):
                 raise  # the learner pressed stop; a child's parent hears of it itself
             outcome.error = error
         finally:
@@ -98,10 +97,13 @@ def in_child(fn, args, seconds):
     """
     if sys.platform != "linux":
         return "result", fn(*args)
+    import multiprocessing
+
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
     def work():
+        _here.child = True
         with contextlib.suppress(KeyboardInterrupt):  # the parent hears of it, too
             sender.send(fn(*args))
 

@@ -23,6 +23,8 @@ from flashedu.hardware import gpu
 from flashedu.machine import Machine
 from flashedu.reference import naive_attention, stable_softmax
 from flashedu.results import load
+
+# %%
 from flashedu.viz.curves import duration, error_against_bound, growth, size
 from flashedu.viz.head import row_maxima, scores_and_probabilities
 from flashedu.viz.roofline import roofline
