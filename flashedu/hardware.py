@@ -4,7 +4,7 @@ Rates are nominal peaks. What a program reaches is lower: what an H200 was seen 
 """
 from dataclasses import dataclass
 
-KIB, MIB, GB = 1024, 1024**2, 10**9
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class Gpu:
 
     `l1_bytes` is L1 cache and shared memory together, on one multiprocessor (SM); `shared_bytes` is the part of it that
     can be shared memory, `block_shared_bytes` what one block (one Triton program) may use: this is the SRAM of a tile.
+    `hbm_bytes` is what the data sheet calls GB and counts in units of 2**30; a driver reports a little less.
     `matmul_flops` is dense 16-bit matrix FLOP/s, `exp_rate` exponentials/s: 16 each clock on each multiprocessor.
     """
 
@@ -48,23 +49,23 @@ BLACKWELL = "; shared memory: NVIDIA Blackwell Tuning Guide, section 1.4"
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("T4", (7, 5), 40, 96 * KIB, 64 * KIB, 64 * KIB, 4 * MIB, 16 * GB, 320e9, 65e12, 1.59e9,
+        Gpu("T4", (7, 5), 40, 96 * KIB, 64 * KIB, 64 * KIB, 4 * MIB, 16 * GIB, 320e9, 65e12, 1.59e9,
             "NVIDIA T4 datasheet" + TURING),
-        Gpu("A100 40GB", (8, 0), 108, 192 * KIB, 164 * KIB, 163 * KIB, 40 * MIB, 40 * GB, 1555e9, 312e12, 1.41e9,
+        Gpu("A100 40GB", (8, 0), 108, 192 * KIB, 164 * KIB, 163 * KIB, 40 * MIB, 40 * GIB, 1555e9, 312e12, 1.41e9,
             "NVIDIA A100 datasheet, SXM" + AMPERE),
-        Gpu("A100 80GB", (8, 0), 108, 192 * KIB, 164 * KIB, 163 * KIB, 40 * MIB, 80 * GB, 2039e9, 312e12, 1.41e9,
+        Gpu("A100 80GB", (8, 0), 108, 192 * KIB, 164 * KIB, 163 * KIB, 40 * MIB, 80 * GIB, 2039e9, 312e12, 1.41e9,
             "NVIDIA A100 datasheet, SXM" + AMPERE),
-        Gpu("RTX 3090", (8, 6), 82, 128 * KIB, 100 * KIB, 99 * KIB, 6 * MIB, 24 * GB, 936e9, 71e12, 1.695e9,
+        Gpu("RTX 3090", (8, 6), 82, 128 * KIB, 100 * KIB, 99 * KIB, 6 * MIB, 24 * GIB, 936e9, 71e12, 1.695e9,
             "NVIDIA Ampere GA102 whitepaper, float32 accumulation" + AMPERE),
-        Gpu("RTX 4090", (8, 9), 128, 128 * KIB, 100 * KIB, 99 * KIB, 72 * MIB, 24 * GB, 1008e9, 165.2e12, 2.52e9,
+        Gpu("RTX 4090", (8, 9), 128, 128 * KIB, 100 * KIB, 99 * KIB, 72 * MIB, 24 * GIB, 1008e9, 165.2e12, 2.52e9,
             "NVIDIA Ada whitepaper, float32 accumulation" + ADA),
-        Gpu("H100 PCIe", (9, 0), 114, 256 * KIB, 228 * KIB, 227 * KIB, 50 * MIB, 80 * GB, 2000e9, 756e12, 1.755e9,
+        Gpu("H100 PCIe", (9, 0), 114, 256 * KIB, 228 * KIB, 227 * KIB, 50 * MIB, 80 * GIB, 2000e9, 756e12, 1.755e9,
             "NVIDIA H100 datasheet, dense" + HOPPER),
-        Gpu("H100 SXM", (9, 0), 132, 256 * KIB, 228 * KIB, 227 * KIB, 50 * MIB, 80 * GB, 3350e9, 989e12, 1.83e9,
+        Gpu("H100 SXM", (9, 0), 132, 256 * KIB, 228 * KIB, 227 * KIB, 50 * MIB, 80 * GIB, 3350e9, 989e12, 1.83e9,
             "NVIDIA H100 datasheet, dense" + HOPPER),
-        Gpu("H200", (9, 0), 132, 256 * KIB, 228 * KIB, 227 * KIB, 60 * MIB, 141 * GB, 4800e9, 989e12, 1.83e9,
+        Gpu("H200", (9, 0), 132, 256 * KIB, 228 * KIB, 227 * KIB, 60 * MIB, 141 * GIB, 4800e9, 989e12, 1.83e9,
             "NVIDIA H200 datasheet, dense; L2 as the device reports it" + HOPPER),
-        Gpu("B200", (10, 0), 148, 256 * KIB, 228 * KIB, 227 * KIB, 126 * MIB, 180 * GB, 8000e9, 2250e12, 1.85e9,
+        Gpu("B200", (10, 0), 148, 256 * KIB, 228 * KIB, 227 * KIB, 126 * MIB, 180 * GIB, 8000e9, 2250e12, 1.85e9,
             "NVIDIA DGX B200 datasheet, dense" + BLACKWELL),
     )
 }

@@ -118,12 +118,20 @@ def in_child(fn, args, seconds):
         return "result", receiver.recv()
     except EOFError:
         child.join()
-        how = signal.Signals(-child.exitcode).name if child.exitcode < 0 else f"exit status {child.exitcode}"
-        return "died", how
+        return "died", _ending(child.exitcode)
     finally:
         receiver.close()
         child.kill()
         child.join()
+
+
+def _ending(code):
+    """How a process ended, in words, from multiprocessing's exit code."""
+    if code is None:  # somebody else asked the system first
+        return "how is unknown"
+    if code >= 0:
+        return f"exit status {code}"
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
 def busy():

@@ -86,7 +86,8 @@ def _judge(fn, exercise):
     check, state, text = first.problem
     if state == "not attempted":
         return _verdict(exercise, state, text, [], start)
-    mistake = None if check == "time limit" else name_mistake(exercise, outcomes, check)
+    unknown = check == "time limit" or (first.case.memory_limit_bytes and first.call.peak_bytes is None)
+    mistake = None if unknown else name_mistake(exercise, outcomes, check)
     fixed = check in ("time limit", "shape") or first.case.memory_limit_bytes  # smaller ones would say less
     smallest = first if fixed else _shrink(exercise, first, fn)
     which = "The case" if fixed else "The smallest case found"

@@ -28,9 +28,10 @@ def merge_states(a, b):
     """The state of two disjoint sets of keys together, from the states of each.
 
     Takes two states (m, l, o) with shapes (R,), (R,), (R, Dv), of one dtype; returns one of the
-    same shapes. Both are brought to the larger maximum and added: m = max(m_a, m_b), l = e^(m_a
-    - m) l_a + e^(m_b - m) l_b, o likewise. The operation is associative and commutative, and
-    (-inf, 0, 0) is its identity. Source: Rabe and Staats 2021, section 3.
+    same shapes. Both are brought to the larger maximum and added: m = max(m_a, m_b),
+    l = e^(m_a - m) l_a + e^(m_b - m) l_b, o likewise. The operation is associative and
+    commutative, and (-inf, 0, 0) is its identity. Source: Milakov and Gimelshein 2018, section
+    3.1, for m and l; Rabe and Staats 2021, section 4, for o.
     """
     (m_a, l_a, o_a), (m_b, l_b, o_b) = a, b
     m = np.maximum(m_a, m_b)
