@@ -68,7 +68,7 @@ def tiled_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize, causal=False):
 
     q is read once, every visible tile of k and v once for each tile of queries, o and lse are written once, an element
     of lse counting `itemsize` bytes too. Without a mask: read = n_q D + ceil(n_q / block_q) * 2 n_k D elements.
-    Source: Dao 2023, algorithm 1.
+    These are the loads and stores of algorithm 1 of Dao 2023, counted.
     """
     key_rows = 0
     for i0 in range(0, n_q, block_q):

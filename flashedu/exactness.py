@@ -1,4 +1,4 @@
-"""What "exact" means: the error that rounding alone can cause, element by element, around a float64 oracle.
+"""What "exact" means: the error that rounding alone may cause, element by element, around a float64 oracle.
 
 Flash attention computes what naive attention computes; only the order of floating-point additions differs. So an
 answer is judged by |o - o*| against a bound that follows from the unit roundoff u of the arithmetic:
@@ -9,7 +9,8 @@ answer is judged by |o - o*| against a bound that follows from the unit roundoff
 
 delta is the error of one score (a dot product of length D, the scaling, the subtraction of the maximum), which exp
 turns into a relative error; T is the number of key tiles, each of which may rescale the sums once, and Bn their size.
-The square roots are the probabilistic bound on a sum's rounding error (Higham and Mary 2019). The bound scales with
+The square roots are the probabilistic bound on a sum's rounding error (Higham and Mary 2019): rounding errors have random
+signs and partly cancel. The worst case would grow with D and Bn themselves, and is never met in practice. The bound scales with
 P*|V|, not with |o*|, because the terms of o may cancel. Exponentials below the smallest normal number of the dtype may
 become 0; that adds this number times sum |V|, which is invisible unless everything else is 0.
 """
@@ -104,7 +105,7 @@ def softmax_bound(x, u=None):
     s = _wide(x)
     m, l, spread = _row_statistics(s)
     size = np.where(np.isfinite(s), np.abs(s), 0).max(axis=-1)
-    delta = u * (3 * size + 2 * spread)  # the scores are given, so D = 0
+    delta = u * (3 * size + 2 * spread)  # the scores are given: D = 0, and what is left is the subtraction, generously
     p = np.exp(s - m[..., None]) / np.where(l == 0, 1, l)[..., None]
     return Bound(p, SLACK * (_kappa(delta, u, 1, s.shape[-1]) + u)[..., None] * p + _tiny(x) * (s > -np.inf))
 

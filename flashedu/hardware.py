@@ -13,8 +13,9 @@ class Gpu:
 
     `l1_bytes` is L1 cache and shared memory together, on one multiprocessor (SM); `shared_bytes` is the part of it that
     can be shared memory, `block_shared_bytes` what one block (one Triton program) may use: this is the SRAM of a tile.
-    `hbm_bytes` is what the data sheet calls GB and counts in units of 2**30; a driver reports a little less.
-    `matmul_flops` is dense 16-bit matrix FLOP/s, `exp_rate` exponentials/s: 16 each clock on each multiprocessor.
+    `hbm_bytes` and `hbm_bytes_per_s` are those of the device memory, HBM or GDDR; the data sheet's GB of capacity are
+    units of 2**30, and a driver reports a little less. `matmul_flops` is dense 16-bit matrix FLOP/s, and `clock_hz` the
+    clock at which the multiprocessors would reach it; `exp_rate` is exponentials/s, 16 each clock on each of them.
     """
 
     name: str
@@ -66,7 +67,7 @@ GPUS = {
         Gpu("H200", (9, 0), 132, 256 * KIB, 228 * KIB, 227 * KIB, 60 * MIB, 141 * GIB, 4800e9, 989e12, 1.83e9,
             "NVIDIA H200 datasheet, dense; L2 as the device reports it" + HOPPER),
         Gpu("B200", (10, 0), 148, 256 * KIB, 228 * KIB, 227 * KIB, 126 * MIB, 180 * GIB, 8000e9, 2250e12, 1.85e9,
-            "NVIDIA DGX B200 datasheet, dense" + BLACKWELL),
+            "NVIDIA DGX B200 datasheet, dense; SMs and L2 as the device reports them" + BLACKWELL),
     )
 }
 

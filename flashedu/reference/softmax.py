@@ -9,7 +9,7 @@ def stable_softmax(x):
     """Softmax over the last axis, computed as exp(x - max) / sum(exp(x - max)).
 
     Takes x (..., N), float32 or float64; -inf marks a masked entry and gets probability 0.
-    Returns the same shape and dtype; every row sums to 1, except that a row of nothing but -inf
+    Returns the same shape and dtype; every row sums to 1 up to rounding, except that a row of nothing but -inf
     gives zeros. Subtracting the row's maximum changes nothing in exact arithmetic and keeps exp
     from overflowing (Goodfellow et al., Deep Learning, section 4.1).
     """
