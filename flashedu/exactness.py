@@ -9,10 +9,10 @@ answer is judged by |o - o*| against a bound that follows from the unit roundoff
 
 delta is the error of one score (a dot product of length D, the scaling, the subtraction of the maximum), which exp
 turns into a relative error; T is the number of key tiles, each of which may rescale the sums once, and Bn their size.
-The square roots are the probabilistic bound on a sum's rounding error (Higham and Mary 2019): rounding errors have random
-signs and partly cancel. The worst case would grow with D and Bn themselves, and is never met in practice. The bound scales with
-P*|V|, not with |o*|, because the terms of o may cancel. Exponentials below the smallest normal number of the dtype may
-become 0; that adds this number times sum |V|, which is invisible unless everything else is 0.
+The square roots are the probabilistic bound on a sum's rounding error (Higham and Mary 2019): rounding errors have
+random signs and partly cancel. The worst case would grow with D and Bn themselves, and is never met in practice. The
+bound scales with P*|V|, not with |o*|, because the terms of o may cancel. Exponentials below the smallest normal
+number of the dtype may become 0; that adds this number times sum |V|, which is invisible unless everything else is 0.
 """
 import math
 from dataclasses import dataclass

@@ -91,12 +91,13 @@ def call(fn, args, seconds, trace_memory=False):
 
 
 def in_child(fn, args, seconds):
-    """Run fn(*args) in a forked child for at most `seconds`: ("result", what it returned), ("time limit", None) or ("died", how).
+    """Run fn(*args) in a forked child for at most `seconds`; the result must be picklable.
 
-    The result must be picklable. Where there is no safe fork, it runs here and only "result" can happen.
+    Returns ("result", what it returned), ("error", the exception's type and text), ("time limit", None) or ("died", how).
+    Where there is no safe fork, it runs here and only the first two can happen.
     """
     if sys.platform != "linux":
-        return "result", fn(*args)
+        return _attempt(fn, args)
     import multiprocessing
 
     context = multiprocessing.get_context("fork")
@@ -104,8 +105,10 @@ def in_child(fn, args, seconds):
 
     def work():
         _here.child = True
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)  # its threads did not come along
         with contextlib.suppress(KeyboardInterrupt):  # the parent hears of it, too
-            sender.send(fn(*args))
+            sender.send(_attempt(fn, args))
 
     child = context.Process(target=work)
     with warnings.catch_warnings():
@@ -115,7 +118,7 @@ def in_child(fn, args, seconds):
     try:
         if not receiver.poll(seconds):
             return "time limit", None
-        return "result", receiver.recv()
+        return receiver.recv()
     except EOFError:
         child.join()
         return "died", _ending(child.exitcode)
@@ -123,6 +126,13 @@ def in_child(fn, args, seconds):
         receiver.close()
         child.kill()
         child.join()
+
+
+def _attempt(fn, args):
+    try:
+        return "result", fn(*args)
+    except Exception as error:
+        return "error", summary(error)
 
 
 def _ending(code):

@@ -56,7 +56,7 @@ def judge(fn, exercise=None):
     """The Verdict on fn, an answer to `exercise` (by default the one that fn is named after)."""
     if isolation.busy():
         raise RuntimeError("check was called inside the answer that is being checked: take it out of the function's body.")
-    name = getattr(fn, "__name__", None) if exercise is None else exercise
+    name = _name_of(fn) if exercise is None else exercise
     if not callable(fn) or not isinstance(name, str) or name not in EXERCISES:
         what = f"there is no exercise called {short(name)}" if callable(fn) else f"{short(fn)} is not a function"
         message = f"Nothing was checked: {what}. Pass your function, check(my_function, exercise=\"...\"), with one of {', '.join(EXERCISES)}."
@@ -65,10 +65,13 @@ def judge(fn, exercise=None):
     end, result = isolation.in_child(_judge, (fn, EXERCISES[name]), TIME_LIMIT_S + GRACE_S)
     if end == "result":
         return result
-    if end == "time limit":
-        message = "It was still running when it had to be stopped: is there a loop that never ends, around an except that catches everything?"
-        return Verdict(name, "wrong", 0.0, message, failed="time limit", seconds=time.perf_counter() - start)
-    return Verdict(name, "error", 0.0, f"It ended the whole Python process ({result}).", seconds=time.perf_counter() - start)
+    state, message = {
+        "error": ("error", f"It could not be examined: {result}"),
+        "died": ("error", f"It ended the whole Python process ({result})."),
+        "time limit": ("wrong", "It was still running when it had to be stopped: is there a loop that never ends, around an except that "
+                       "catches everything?"),
+    }[end]
+    return Verdict(name, state, 0.0, message, failed="time limit" if end == "time limit" else None, seconds=time.perf_counter() - start)
 
 
 def _judge(fn, exercise):
@@ -100,6 +103,13 @@ def _judge(fn, exercise):
         paragraphs.append("It printed:\n\n  " + first.call.printed.strip()[:300])
     paragraphs.append(f'Where to look: chapter {exercise.chapter}, and hint("{exercise.name}", 1).')
     return _verdict(exercise, state, "\n\n".join(paragraphs), outcomes, start, check, mistake)
+
+
+def _name_of(fn):
+    try:
+        return fn.__name__
+    except Exception:  # it has none, or it does not say
+        return None
 
 
 def _misfit(fn, exercise):

@@ -1,7 +1,7 @@
 """The N x N square of scores cut into square blocks: as an SVG for a slider, and as a picture."""
 
 from flashedu.hardware import KIB
-from flashedu.viz.figure import COLOURS, Picture, new_figure
+from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 
 def block_facts(n, block, itemsize, sram_bytes):
@@ -40,6 +40,7 @@ def block_grid_svg(n, block, itemsize=4, sram_bytes=227 * KIB, side=260):
     )
 
 
+@drawing
 def block_grid(n, block, itemsize=4, sram_bytes=227 * KIB):
     """The same as a Picture."""
     fits = block_facts(n, block, itemsize, sram_bytes)[3]

@@ -1,6 +1,7 @@
 """Time and memory against the sequence length, measured on a GPU or on the reader's own machine."""
 
-from flashedu.viz.figure import COLOURS, Picture, new_figure
+from flashedu.hardware import GIB
+from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 ALGORITHMS = {"naive": ("hbm", "v"), "flash": ("output", "^")}  # colour, marker
 
@@ -31,6 +32,7 @@ def _lengths(ax, lengths):
     ax.set_xlabel("N, tokens")
 
 
+@drawing
 def naive_against_flash(result):
     """Picture of a sweep over N: time and peak memory, from a result of tools/measure_traffic.py."""
     rows, capacity = result["sweep"], result["environment"]["hbm_capacity_bytes"]
@@ -49,7 +51,7 @@ def naive_against_flash(result):
         failed = failed or next((row["n"] for row in rows if "time_ms" not in row[name]), None)
     right.axhline(capacity / 1e9, color=COLOURS["text"], lw=1, ls="--")
     right.annotate(
-        f"all of this GPU's memory, {capacity / 1e9:.0f} GB",
+        f"all of this GPU's memory, {capacity / 1e9:.0f} GB ({capacity / GIB:.0f} GiB)",
         (rows[0]["n"], capacity / 1e9),
         (0, -4),
         textcoords="offset points",
@@ -77,6 +79,7 @@ def naive_against_flash(result):
     return Picture(figure, caption, alt)
 
 
+@drawing
 def growth(measured, predicted, limit_bytes):
     """Picture of what was measured and of a prediction up to the limit, both {n: (seconds, peak_bytes)}."""
     figure, axes = new_figure(1, 2, figsize=(9, 3.6))
@@ -120,18 +123,14 @@ def growth(measured, predicted, limit_bytes):
     return Picture(figure, caption, f"Both curves rise with the square of N; measured {said}. {when}")
 
 
+@drawing
 def error_against_bound(ratios, bound_name="what rounding allows"):
     """Picture of error / bound against the block size: {label: {block size: ratio}}, the bound itself at 1."""
     figure, ax = new_figure(figsize=(7.5, 3.8))
-    styles = (
-        ("hbm", "v", "-"),
-        ("value", "D", "-"),
-        ("hbm", "v", ":"),
-        ("value", "D", ":"),
-        ("output", "^", "--"),
-    )
-    for (label, series), (colour, marker, line) in zip(ratios.items(), styles, strict=False):
-        ax.plot(list(series), list(series.values()), line, marker=marker, color=COLOURS[colour], label=label)
+    styles = (("v", "-", "full"), ("o", "-", "none"), ("v", ":", "full"), ("o", ":", "none"))
+    for (label, series), (marker, line, fill) in zip(ratios.items(), styles, strict=False):
+        x, y = list(series), list(series.values())
+        ax.plot(x, y, line, marker=marker, markersize=8, fillstyle=fill, color=COLOURS["text"], label=label)
     ax.axhline(1, color=COLOURS["text"], lw=1)
     blocks = sorted({block for series in ratios.values() for block in series})
     ax.annotate(bound_name, (blocks[0], 1), (0, 3), textcoords="offset points", fontsize=10)

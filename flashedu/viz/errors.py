@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from flashedu.viz.figure import COLOURS, Picture, new_figure
+from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 FLOOR = 1e-4  # smaller ratios, and errors of exactly zero, are drawn here
 
 
+@drawing
 def against_bound(ratios):
     """Where the errors of several methods sit relative to the rounding bound.
 
@@ -20,7 +21,7 @@ def against_bound(ratios):
             np.quantile(values, (0, 0.25, 0.5, 0.75, 1)), FLOOR
         )
         explained = high <= 1
-        colour, marker = (COLOURS["output"], "o") if explained else (COLOURS["hbm"], "X")
+        colour, marker = (COLOURS["output"], "o") if explained else (COLOURS["text"], "X")
         axes.plot((low, high), (y, y), color=colour, linewidth=1.2)
         axes.plot(
             (quarter, three_quarters), (y, y), color=colour, linewidth=7, solid_capstyle="butt", alpha=0.55

@@ -1,5 +1,6 @@
 """How every figure of the course looks, and how it reaches a reader who does not see it."""
 import base64
+import functools
 import html
 import io
 
@@ -8,13 +9,14 @@ COLOURS = {
     "query": "#0072b2",  # blue
     "key": "#b35900",  # orange
     "value": "#7a5195",  # purple
-    "output": "#00755e",  # green
-    "masked": "#6e6e6e",  # grey
-    "hbm": "#a8323e",  # red
+    "scores": "#a07f00",  # gold: S, and P that is made of it
+    "output": "#00755e",  # green; also tiled and flash attention
+    "masked": "#6e6e6e",  # grey; also what is skipped
+    "hbm": "#a8323e",  # red; also naive attention, which lives there
     "sram": "#3d7ab8",  # light blue
     "text": "#222222",
 }
-MARKERS = {"query": "o", "key": "s", "value": "D", "output": "^", "masked": "x", "hbm": "v", "sram": "P"}
+MARKERS = {"query": "o", "key": "s", "value": "D", "scores": "*", "output": "^", "masked": "x", "hbm": "v", "sram": "P"}
 STYLE = {
     "figure.figsize": (7.5, 3.6),
     "figure.dpi": 80,
@@ -30,15 +32,25 @@ STYLE = {
 }
 
 
+def drawing(function):
+    """A decorator: whatever the function draws is in the course's style (artists read it when they are made)."""
+
+    @functools.wraps(function)
+    def styled(*args, **options):
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return function(*args, **options)
+
+    return styled
+
+
 def new_figure(rows=1, columns=1, **options):
-    """A matplotlib Figure and its axes in the course's style, outside pyplot, so that nothing is shown twice."""
-    import matplotlib
+    """A matplotlib Figure and its axes outside pyplot, so that nothing is shown twice; call it in a `drawing`."""
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(**{key: value for key, value in options.items() if key in ("figsize", "dpi")}, layout="constrained")
-        axes = figure.subplots(rows, columns, **{k: v for k, v in options.items() if k not in ("figsize", "dpi")})
-    return figure, axes
+    figure = Figure(**{key: value for key, value in options.items() if key in ("figsize", "dpi")}, layout="constrained")
+    return figure, figure.subplots(rows, columns, **{k: v for k, v in options.items() if k not in ("figsize", "dpi")})
 
 
 class Picture:
@@ -48,12 +60,10 @@ class Picture:
     """
 
     def __init__(self, figure, caption, alt):
-        import matplotlib
         from PIL import Image
 
         drawn, small = io.BytesIO(), io.BytesIO()
-        with matplotlib.rc_context(STYLE):
-            figure.savefig(drawn, format="png")
+        figure.savefig(drawn, format="png")
         Image.open(drawn).convert("RGB").quantize(128).save(small, format="png", optimize=True)  # a third of the bytes
         self.png, self.caption, self.alt = small.getvalue(), caption, alt
 

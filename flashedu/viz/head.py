@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from flashedu.viz.figure import COLOURS, MARKERS, Picture, new_figure
+from flashedu.viz.figure import COLOURS, MARKERS, Picture, drawing, new_figure
 
 LEVELS = 20  # colours of an image; more would make the picture large, not clearer
 
 
+@drawing
 def scores_and_probabilities(s, p):
     """Picture of S (Nq, Nk) and P (Nq, Nk) as images, one row a query, one column a key."""
     from matplotlib import colormaps
@@ -27,15 +28,16 @@ def scores_and_probabilities(s, p):
     )
 
 
+@drawing
 def row_maxima(s, limit=None, limit_name=""):
     """Picture of the largest score of each row of S (Nq, Nk), beside the row's mean; `limit` is drawn as a line."""
     figure, ax = new_figure(figsize=(8, 3))
-    ax.plot(s.max(axis=1), color=COLOURS["query"], lw=1.4, label="largest score of the row")
-    ax.plot(s.mean(axis=1), ":", color=COLOURS["masked"], lw=1.6, label="mean score of the row")
+    ax.plot(s.max(axis=1), color=COLOURS["scores"], lw=1.4, label="largest score of the row")
+    ax.plot(s.mean(axis=1), ":", color=COLOURS["text"], lw=1.6, label="mean score of the row")
     if limit is not None:
-        ax.axhline(limit, color=COLOURS["hbm"], lw=1.2, ls="--", label=limit_name)
+        ax.axhline(limit, color=COLOURS["text"], lw=1.2, ls="--", label=limit_name)
     top = int(s.max(axis=1).argmax())
-    ax.plot([top], [s[top].max()], MARKERS["query"], color=COLOURS["query"])
+    ax.plot([top], [s[top].max()], MARKERS["scores"], color=COLOURS["scores"], ms=11, ls="none", label="largest of all")
     ax.set(xlabel="query", ylabel="score")
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     m = s.max(axis=1)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from flashedu.viz.figure import COLOURS, Picture, new_figure
+from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 
+@drawing
 def running_row(scores, block_size, history):
     """Four things on one axis of keys: the scores, their running maximum, the correction factor, and the running sum.
 
@@ -15,11 +16,11 @@ def running_row(scores, block_size, history):
     edges = np.minimum(np.arange(len(m) + 1) * block_size, len(scores)) - 0.5
     centres, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges) * 0.55
     figure, (top, middle, bottom) = new_figure(3, 1, figsize=(7.5, 5.6), sharex=True, height_ratios=(5, 3, 4))
-    top.plot(scores, "s", color=COLOURS["key"], markersize=4, label="score of one key")
+    top.plot(scores, "s", color=COLOURS["scores"], markersize=4, label="score of one key")
     top.stairs(m, edges, baseline=None, color=COLOURS["query"], linewidth=2.5, label="running maximum m")
     top.set_ylabel("score")
-    top.legend(loc="upper center", bbox_to_anchor=(0.5, 1.22), ncols=2, frameon=False)
-    middle.bar(centres, alpha, widths, color=COLOURS["hbm"])
+    top.legend(loc="upper center", bbox_to_anchor=(0.5, 1.22), ncols=2)
+    middle.bar(centres, alpha, widths, color=COLOURS["query"])
     for x, a in zip(centres, alpha, strict=True):
         middle.text(x, a + 0.06, f"{a:.2f}", ha="center", fontsize=10)
     middle.set(ylim=(0, 1.35), ylabel="factor\nexp(m_old - m)")
@@ -37,7 +38,7 @@ def running_row(scores, block_size, history):
     bottom.set(
         ylabel="running sum l", xlabel="key, in the order of arrival", ylim=(0, 1.45 * (kept + added).max())
     )
-    bottom.legend(loc="upper center", ncols=2, frameon=False)
+    bottom.legend(loc="upper center", ncols=2)
     for axes in (top, middle, bottom):
         axes.grid(axis="x", visible=False)
         for edge in edges[1:-1]:
@@ -52,6 +53,7 @@ def running_row(scores, block_size, history):
     )
 
 
+@drawing
 def moving_maxima(m, alpha, block_size, rows):
     """How the row maxima of real attention move: a few rows in detail, and the correction factor of every row.
 
@@ -72,7 +74,7 @@ def moving_maxima(m, alpha, block_size, rows):
             drawstyle="steps-mid",
         )
     left.set(xlabel=f"blocks of {block_size} keys seen", ylabel="running maximum (score)")
-    left.legend(fontsize=10, frameon=False)
+    left.legend(fontsize=10)
     image = right.imshow(
         alpha[1:].T,
         aspect="auto",

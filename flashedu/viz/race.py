@@ -1,8 +1,9 @@
 """Two methods on the reader's machine: time and peak memory against N, and against the size of a tile."""
 
-from flashedu.viz.figure import COLOURS, Picture, new_figure
+from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 
+@drawing
 def naive_against_tiled(rows):
     """Time and peak memory against N. Takes a list of (n, naive, tiled), two `bench.Measurement`s; naive may be None."""
     figure, axes = new_figure(1, 2, figsize=(8.5, 3.6))
@@ -14,7 +15,7 @@ def naive_against_tiled(rows):
     ):
         for which, name, colour, marker, style in (
             (1, "naive", "hbm", "v", "--"),
-            (2, "tiled", "sram", "P", "-"),
+            (2, "tiled", "output", "^", "-"),
         ):
             points = [(row[0], of(row[which])) for row in rows if row[which] is not None]
             panel.plot(
@@ -28,7 +29,7 @@ def naive_against_tiled(rows):
         panel.set(xscale="log", yscale="log", xlabel="sequence length N", ylabel=label)
         panel.set_xticks([row[0] for row in rows], [f"{row[0] // 1024}k" for row in rows])
         panel.set_xticks([], minor=True)
-        panel.legend(frameon=False)
+        panel.legend()
     told = [
         f"N = {n}: time {a.seconds / b.seconds:.1f}x, memory {a.peak_bytes / b.peak_bytes:.0f}x"
         for n, a, b in rows
@@ -41,10 +42,11 @@ def naive_against_tiled(rows):
     )
 
 
+@drawing
 def time_against_block(blocks, seconds, naive_seconds, n):
     """Time of tiled attention against the side of a square tile; the last block is the whole matrix."""
     figure, axes = new_figure(figsize=(7.5, 3.3))
-    axes.plot(blocks, seconds, marker="P", markersize=8, color=COLOURS["sram"], label="tiled")
+    axes.plot(blocks, seconds, marker="^", markersize=8, color=COLOURS["output"], label="tiled")
     axes.axhline(naive_seconds, color=COLOURS["hbm"], linestyle="--", label="naive")
     axes.set(
         xscale="log",
@@ -54,7 +56,7 @@ def time_against_block(blocks, seconds, naive_seconds, n):
     )
     axes.set_xticks(blocks, [f"{b}" for b in blocks])
     axes.set_xticks([], minor=True)
-    axes.legend(frameon=False)
+    axes.legend()
     best = blocks[seconds.index(min(seconds))]
     return Picture(
         figure,

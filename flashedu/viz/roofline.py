@@ -1,6 +1,6 @@
 """The roofline: how fast a program may run, given how many operations it does for each byte it moves."""
 
-from flashedu.viz.figure import COLOURS, Picture, new_figure
+from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 MARKS = ("o", "s", "D", "^")
 LINES = ("-", "--", ":")
@@ -11,6 +11,7 @@ def attainable_flops(gpu, intensity):
     return min(gpu.hbm_bytes_per_s * intensity, gpu.matmul_flops)
 
 
+@drawing
 def roofline(gpus, points):
     """Picture of the roofs of `gpus`, and `points`: {label: (FLOP per HBM byte, measured FLOP/s on gpus[0])}.
 

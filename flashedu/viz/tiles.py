@@ -2,20 +2,21 @@
 
 import numpy as np
 
-from flashedu.viz.figure import COLOURS, MARKERS, Picture, new_figure
+from flashedu.viz.figure import COLOURS, MARKERS, Picture, drawing, new_figure
 
 SKIPPED, DIAGONAL, FULL = range(3)
-KINDS = {  # label and colour; a diagonal tile also carries a stroke, a skipped one no number
-    FULL: ("full", COLOURS["sram"]),
-    DIAGONAL: ("diagonal: needs a mask", COLOURS["key"]),
-    SKIPPED: ("skipped", "white"),
+PALE = "#d9d9d9"  # masked, as a surface
+KINDS = {  # label, colour of the half below the diagonal and of the half above; a skipped tile carries no number
+    FULL: ("full", COLOURS["scores"], COLOURS["scores"]),
+    DIAGONAL: ("diagonal: needs a mask", COLOURS["scores"], PALE),
+    SKIPPED: ("skipped", PALE, PALE),
 }
 BANDS = {  # what a band of SRAM is called and coloured, from the bottom up
     "q": ("q", COLOURS["query"]),
     "kept": ("o, m, l", COLOURS["output"]),
     "k": ("k", COLOURS["key"]),
     "v": ("v", COLOURS["value"]),
-    "scores": ("S", COLOURS["masked"]),
+    "scores": ("S", COLOURS["scores"]),
 }
 
 
@@ -29,9 +30,11 @@ def tile_kinds(n_q, n_k, block_q, block_k, causal=False):
     return np.where(j0 > last_row + offset, SKIPPED, np.where(last_key > i0 + offset, DIAGONAL, FULL))
 
 
+@drawing
 def tile_map(n_q, n_k, block_q, block_k, causal=False):
     """The (Nq, Nk) square of scores, tile by tile, numbered in the order in which queries-outside visits them."""
-    from matplotlib.patches import Patch, Rectangle
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
 
     kinds = tile_kinds(n_q, n_k, block_q, block_k, causal)
     figure, axes = new_figure(figsize=(5.2, min(3.9, 1.3 + 4.2 * n_q / n_k)))
@@ -45,12 +48,13 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
                 j_stop - j,
                 i_stop - i,
                 facecolor=KINDS[kind][1],
-                edgecolor="white" if kind else COLOURS["masked"],
+                edgecolor="white",
                 linewidth=1,
             )
         )
         if kind == DIAGONAL:
-            axes.plot((j, j_stop), (i, i_stop), color="white", linewidth=1)
+            above = [(j, i), (j_stop, i), (j_stop, i_stop)]
+            axes.add_patch(Polygon(above, facecolor=KINDS[kind][2], edgecolor="white", linewidth=1))
         if kind != SKIPPED:
             number += 1
             if kinds.size <= 36:
@@ -64,6 +68,10 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
                     color="white",
                     fontweight="bold",
                 )
+    if not causal and kinds.size <= 36:  # the inner loop
+        y, ends = 0.3 * block_q, {"shrinkA": 0, "shrinkB": 0}
+        start, end = (0.25 * block_k, y), (n_k - 0.25 * block_k, y)
+        axes.add_patch(FancyArrowPatch(start, end, arrowstyle="->", mutation_scale=14, color="white", lw=1.5, **ends))
     axes.set(
         xlim=(0, n_k),
         ylim=(n_q, 0),
@@ -77,13 +85,23 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
     counts = {kind: int((kinds == kind).sum()) for kind in KINDS if (kinds == kind).any()}
     figure.legend(
         handles=[
-            Patch(facecolor=KINDS[kind][1], edgecolor=COLOURS["masked"], label=f"{count} {KINDS[kind][0]}")
+            Line2D(
+                [],
+                [],
+                marker="s",
+                linestyle="none",
+                fillstyle="bottom",
+                markersize=11,
+                markeredgecolor=COLOURS["masked"],
+                markerfacecolor=KINDS[kind][1],
+                markerfacecoloralt=KINDS[kind][2],
+                label=f"{count} {KINDS[kind][0]}",
+            )
             for kind, count in counts.items()
         ],
         loc="outside lower center",
         ncols=3,
         fontsize=10,
-        frameon=False,
     )
     words = ", ".join(f"{count} {KINDS[kind][0].split(':')[0]}" for kind, count in counts.items())
     order = " The numbers are the order of visits." if kinds.size <= 36 else ""
@@ -120,6 +138,7 @@ def occupancy(events):
     return {band: np.cumsum(steps) for band, steps in change.items() if steps.any()}
 
 
+@drawing
 def residency(machine):
     """What SRAM holds over a run on a `Machine`: stacked by array, event after event, under its capacity."""
     held = occupancy(machine.events)
@@ -155,7 +174,7 @@ def residency(machine):
         ylim=(0, 1.12 * machine.sram_bytes),
     )
     axes.legend(
-        loc="center left", bbox_to_anchor=(1, 0.5), reverse=True, frameon=False
+        loc="center left", bbox_to_anchor=(1, 0.5), reverse=True
     )  # in the order of the stack
     return Picture(
         figure,

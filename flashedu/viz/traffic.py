@@ -1,16 +1,17 @@
 """Where the bytes, the operations and the time of naive attention go."""
 
 from flashedu.viz.curves import size
-from flashedu.viz.figure import COLOURS, Picture, new_figure
+from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 STEPS = {
-    "qk": ("S = Q Kᵀ", "key", ""),
-    "softmax": ("P = softmax(S)", "hbm", "///"),
+    "qk": ("S = Q Kᵀ", "query", ""),
+    "softmax": ("P = softmax(S)", "scores", "///"),
     "pv": ("O = P V", "value", "..."),
 }
-ARRAYS = {"q": "query", "k": "key", "v": "value", "o": "output", "s": "hbm", "p": "hbm"}
+ARRAYS = {"q": "query", "k": "key", "v": "value", "o": "output", "s": "scores", "p": "scores"}
 
 
+@drawing
 def shares(amounts, caption):
     """Picture of one bar of 100 % for each entry of `amounts`: {what: {"qk": .., "softmax": .., "pv": ..}}."""
     figure, ax = new_figure(figsize=(8, 2.6))
@@ -43,28 +44,29 @@ def shares(amounts, caption):
     return Picture(figure, caption, ". ".join(said) + ".")
 
 
+@drawing
 def moved(arrays, caption):
     """Picture of bytes between HBM and SRAM for each array: {name: (read_bytes, written_bytes)}."""
     figure, ax = new_figure(figsize=(8, 2.9))
-    biggest = max(r + w for r, w in arrays.values())
+    biggest = max(r + w for r, w in arrays.values()) / 1e3
     for row, (name, (read, written)) in enumerate(arrays.items()):
-        ax.barh(row, read / biggest, color=COLOURS[ARRAYS[name]], height=0.7, edgecolor="white")
+        ax.barh(row, read / 1e3, color=COLOURS[ARRAYS[name]], height=0.7, edgecolor="white")
         ax.barh(
             row,
-            written / biggest,
-            left=read / biggest,
+            written / 1e3,
+            left=read / 1e3,
             color=COLOURS[ARRAYS[name]],
             hatch="///",
             height=0.7,
             edgecolor="white",
         )
-        ax.text((read + written) / biggest + 0.01, row, size(read + written), va="center")
-    ax.bar(0, 0, color=COLOURS["masked"], edgecolor="white", label="read")
-    ax.bar(0, 0, color=COLOURS["masked"], hatch="///", edgecolor="white", label="written")
+        ax.text((read + written) / 1e3 + 0.01 * biggest, row, size(read + written), va="center")
+    ax.bar(0, 0, color=COLOURS["text"], edgecolor="white", label="read")
+    ax.bar(0, 0, color=COLOURS["text"], hatch="///", edgecolor="white", label="written")
     ax.set_yticks(range(len(arrays)), [name.upper() for name in arrays])
     ax.invert_yaxis()
-    ax.set(xlim=(0, 1.15), xticks=[], xlabel="bytes between HBM and SRAM, to scale")
-    ax.grid(visible=False)
+    ax.set(xlim=(0, 1.15 * biggest), xlabel="kB between HBM and SRAM")
+    ax.grid(axis="y", visible=False)
     ax.legend(loc="upper right")
     said = ", ".join(
         f"{name.upper()} {size(r)} read and {size(w)} written" for name, (r, w) in arrays.items()

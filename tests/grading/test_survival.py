@@ -429,6 +429,39 @@ def test_names_are_true(exercise, fn, slug):
     assert judge(fn, exercise).mistake == slug
 
 
+def test_torch_inside_after_torch_outside():
+    torch = pytest.importorskip("torch")
+    x = torch.randn(800, 800)
+    (x @ x).softmax(-1)  # starts torch's threads, which a forked child does not have
+
+    def with_torch(q, k, v, block_size):
+        state = torch.zeros(len(q), v.shape[1] + 1, dtype=torch.float64)
+        m = torch.full((len(q), 1), -torch.inf, dtype=torch.float64)
+        q, k, v = (torch.from_numpy(np.array(a, np.float64)) for a in (q, k, v))
+        v = torch.cat([v, torch.ones(len(v), 1)], 1)
+        for j in range(0, len(k), block_size):
+            s = q @ k[j : j + block_size].T * q.shape[1] ** -0.5
+            new = torch.maximum(m, s.max(1, keepdim=True).values)
+            state, m = state * (m - new).exp() + (s - new).exp() @ v[j : j + block_size], new
+        return (state[:, :-1] / state[:, -1:]).numpy().astype(dtype)
+
+    dtype = np.float32
+    checks = dict(judge(with_torch, "online_attention").checks)
+    assert checks["memory"] == checks["larger"] == "passed"
+
+
+def test_an_answer_that_cannot_be_looked_at(capfd):
+    class Closed:
+        def __getattribute__(self, name):
+            raise ValueError(name)
+
+        def __call__(self, x):
+            return x
+
+    verdict = judge(Closed(), "stable_softmax")
+    assert verdict.state == "error" and capfd.readouterr() == ("", "")
+
+
 def test_public_names():
     assert all(callable(getattr(flashedu, name)) for name in flashedu.__all__)
 

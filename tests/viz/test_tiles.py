@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Polygon, Rectangle
 
 from flashedu.cost import tile_counts, tiled_sram
 from flashedu.machine import Machine
@@ -52,16 +52,21 @@ def test_tile_map_numbers_the_tiles_as_the_machine_visits_them(drawn, n_q, n_k, 
     ]
     assert [text.get_text() for text in axes.texts] == [str(number + 1) for number in range(len(visited))]
     assert drawn_at == visited
-    assert not any(p.get_facecolor() == to_rgba("white") and p.get_xy() in visited for p in axes.patches)
+    pale = [p for p in axes.patches if isinstance(p, Rectangle) and p.get_facecolor() == to_rgba(tiles.PALE)]
+    assert not any(p.get_xy() in visited for p in pale)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_tile_map_draws_and_names_as_many_tiles_as_cost_counts(drawn, causal):
     figure, caption, alt = tiles.tile_map(1000, 1000, 128, 64, causal)
     counts = tile_counts(1000, 1000, 128, 64, causal)
-    colours = [p.get_facecolor() for p in figure.axes[0].patches if isinstance(p, Rectangle)]
-    for (label, colour), count in zip(tiles.KINDS.values(), counts, strict=True):
-        assert colours.count(to_rgba(colour)) == count
+    full, diagonal, skipped = counts
+    squares = [p.get_facecolor() for p in figure.axes[0].patches if isinstance(p, Rectangle)]
+    halves = [p.get_facecolor() for p in figure.axes[0].patches if isinstance(p, Polygon)]
+    assert squares.count(to_rgba(tiles.COLOURS["scores"])) == full + diagonal
+    assert squares.count(to_rgba(tiles.PALE)) == skipped
+    assert halves == [to_rgba(tiles.PALE)] * diagonal
+    for (label, *_), count in zip(tiles.KINDS.values(), counts, strict=True):
         word = f"{count} {label.split(':')[0]}"
         assert (word in alt and word in caption) == (count > 0)
 

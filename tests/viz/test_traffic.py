@@ -60,8 +60,8 @@ def test_moved_is_to_scale_and_adds_up_to_the_closed_form(drawn):
     }
     picture = moved(arrays, "caption")
     widths = bars(drawn[0])
-    assert sum(widths) * 2 * square == pytest.approx(io_bytes + intermediate_bytes)
-    assert widths[4:6] == pytest.approx([0.5, 0.5])
+    assert 1e3 * sum(widths) == pytest.approx(io_bytes + intermediate_bytes)
+    assert widths[4:6] == pytest.approx([square / 1e3, square / 1e3])
     assert "S 180 kB read and 180 kB written" in picture.alt
     labels = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
     assert labels == ["Q", "K", "S", "P", "V", "O"]
