@@ -1,9 +1,11 @@
 """Checking a learner's answer: see `check`, `require`, `score`, `hint`, `progress`."""
+import html
+
 from flashedu.grading.exercises import EXERCISES
 from flashedu.grading.hints import HINTS
 from flashedu.grading.judging import judge
 from flashedu.grading.progress import progress, record
-from flashedu.grading.verdict import Verdict
+from flashedu.grading.verdict import Verdict, show
 
 __all__ = ["EXERCISES", "Verdict", "check", "hint", "progress", "require", "score"]
 
@@ -33,10 +35,11 @@ def score(fn, exercise=None):
 
 
 def hint(exercise, level=1):
-    """Print hint 1 (the idea), 2 (the plan) or 3 (almost the code) for an exercise, given by name or by function."""
+    """Show hint 1 (the idea), 2 (the plan) or 3 (almost the code) for an exercise, given by name or by function."""
     name = getattr(exercise, "__name__", exercise)
     if name not in HINTS:
         raise ValueError(f"exercise must be one of {', '.join(HINTS)}, but it is {name!r}.")
     if level not in (1, 2, 3):
         raise ValueError(f"level must be 1, 2 or 3, but it is {level!r}.")
-    print(f"{name}, hint {level} of 3: {HINTS[name][level - 1]}")
+    title, text = f"{name}, hint {level} of 3", HINTS[name][level - 1]
+    show(f"{title}: {text}", f'<p style="max-width:60em"><b>{title}.</b> {html.escape(text)}</p>')

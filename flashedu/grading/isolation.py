@@ -217,7 +217,7 @@ def learner_traceback(error):
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(PACKAGE) and "site-packages" not in frame.filename
     ]
-    lines = [f"  line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip() for frame in frames[-5:]]
+    lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip() for frame in frames[-5:]]
     return "\n".join([*lines, summary(error)[:500]])
 
 

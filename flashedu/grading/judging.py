@@ -3,6 +3,7 @@ import dis
 import inspect
 import time
 from dataclasses import replace
+from textwrap import indent
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def _judge(fn, exercise):
     if first.call.warned:
         paragraphs.append("While it ran, Python warned: " + "; ".join(first.call.warned[:3]) + ".")
     if first.call.printed.strip():
-        paragraphs.append("It printed:\n\n  " + first.call.printed.strip()[:300])
+        paragraphs.append("It printed:\n\n" + _beginning(first.call.printed.strip()))
     paragraphs.append(f'Where to look: chapter {exercise.chapter}, and hint("{exercise.name}", 1).')
     return _verdict(exercise, state, "\n\n".join(paragraphs), outcomes, start, check, mistake)
 
@@ -162,6 +163,12 @@ def _praise(exercise, outcomes):
     with np.errstate(all="ignore"):
         naive = max(o.expected[0][1].ratio(exercise.peer(*o.case.make(**o.case.params))) for o in outcomes)
     return text + f" (naive attention on the same inputs: {naive:.2f})."
+
+
+def _beginning(text, lines=8):
+    """The first lines of what was printed, indented, with a last line that says if there was more."""
+    kept = [line[:100] for line in text.splitlines()[:lines]]
+    return indent("\n".join([*kept, *(["..."] if "\n".join(kept) != text else [])]), "  ")
 
 
 def _describe(exercise, outcome):

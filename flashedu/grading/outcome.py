@@ -1,5 +1,6 @@
 """What one case of an exercise gave: the call, its values, and the first problem with them, in words."""
 from dataclasses import dataclass
+from textwrap import indent
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def _raised(exercise, call, case):
     if isinstance(error, SramOverflow):
         return case.check, "wrong", f"SRAM overflowed. {error}"
     if error is not None:
-        return case.check, "error", f"It raised an exception:\n\n  {isolation.learner_traceback(error).strip()}"
+        return case.check, "error", "It raised an exception:\n\n" + indent(isolation.learner_traceback(error), "  ")
     return None
 
 
@@ -95,7 +96,8 @@ def _compare(exercise, case, args, pristine, outcome):
         errors = bound.errors(value)
         outcome.ratio = max(outcome.ratio, float(errors.max()))
         if errors.max() > 1:
-            return case.check, "wrong", _difference(name, bound, value, errors, exercise)
+            check = case.check if case.memory_limit_bytes is None else "larger"  # the values are wrong, not the memory
+            return check, "wrong", _difference(name, bound, value, errors, exercise)
     if case.memory_limit_bytes is not None:
         return _memory(case, outcome.call.peak_bytes, inputs)
     return None

@@ -62,14 +62,9 @@ class Verdict:
 
     def show(self):
         """Show the card in a notebook, or print the text elsewhere."""
-        notebook = _notebook()
-        if notebook is None:
-            print(self)
-            return
-        from IPython.display import display
-
-        self.shown_in = notebook.execution_count
-        display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
+        if _notebook() is not None:
+            self.shown_in = _notebook().execution_count
+        show(str(self), self._repr_html_())
 
     def _ipython_display_(self):
         """As the value of a cell: nothing if the same cell has shown it already, so that `check(fn)` gives one card."""
@@ -78,6 +73,16 @@ class Verdict:
             print(repr(self))
         elif notebook.execution_count != self.shown_in:
             self.show()
+
+
+def show(text, markup):
+    """Show HTML in a notebook, or print the text elsewhere."""
+    if _notebook() is None:
+        print(text)
+        return
+    from IPython.display import display
+
+    display({"text/plain": text, "text/html": markup}, raw=True)
 
 
 def _notebook():
