@@ -19,7 +19,8 @@ class SramOverflow(MemoryError):
 
 @dataclass(frozen=True)
 class Event:
-    """One action: kind is load, store, alloc or free; rows start:stop of `name`; sram_used is the level after it."""
+    """One action: kind is load, store, alloc or free; rows start:stop of `name`, which for an allocated tile says its shape, as
+    in `tile 16x64`; sram_used is the level after it."""
 
     kind: str
     name: str
@@ -82,8 +83,9 @@ class Machine:
         if isinstance(fill, bool) or not isinstance(fill, (int, float, np.number)):
             raise TypeError(f"fill must be a number, but it is {short(fill)}.")
         shape = tuple(positive_int("each length in shape", length) for length in shape)
-        self._make_room(math.prod(shape) * self.itemsize, "alloc", "tile", 0, shape[0])
-        return self._place(np.full(shape, fill, self.dtype), "alloc", "tile", 0, shape[0])
+        name = "tile " + "x".join(map(str, shape))
+        self._make_room(math.prod(shape) * self.itemsize, "alloc", name, 0, shape[0])
+        return self._place(np.full(shape, fill, self.dtype), "alloc", name, 0, shape[0])
 
     def free(self, tile):
         """Give a tile's SRAM back. Its contents become NaN, so that using it afterwards shows."""
@@ -137,9 +139,9 @@ class Machine:
     def _make_room(self, size_bytes, kind, name, start, stop):
         free = self.sram_bytes - self.sram_used
         if size_bytes > free:
-            held = ", ".join(f"{n} {a}:{b} ({size:,} B)" for n, a, b, size in self.resident) or "nothing"
-            raise SramOverflow(f"{kind} of {name} {start}:{stop} needs {size_bytes:,} bytes, but of {self.sram_bytes:,} only "
-                               f"{free:,} are free; resident: {held}.")
+            held = ", ".join(f"{_label(n, a, b)} ({size:,} B)" for n, a, b, size in self.resident) or "nothing"
+            raise SramOverflow(f"{kind} of {_label(name, start, stop)} needs {size_bytes:,} bytes, but of {self.sram_bytes:,} "
+                               f"only {free:,} are free; resident: {held}.")
 
     def _place(self, tile, kind, name, start, stop):
         size_bytes = tile.size * self.itemsize
@@ -151,6 +153,11 @@ class Machine:
 
     def _note(self, kind, name, start, stop, size_bytes):
         self.events.append(Event(kind, name, int(start), int(stop), int(size_bytes), self.sram_used))
+
+
+def _label(name, start, stop):
+    """`k 64:128` for rows of an HBM array, and just the name for a tile of one's own, which says its shape."""
+    return name if name.startswith("tile") else f"{name} {start}:{stop}"
 
 
 def _read_only(array):

@@ -71,10 +71,10 @@ def test_events_are_in_order():
     machine.free(s)
     assert machine.events == [
         Event("load", "q", 1, 3, 4, 4),
-        Event("alloc", "tile", 0, 2, 10, 14),
+        Event("alloc", "tile 2x5", 0, 2, 10, 14),
         Event("store", "o", 0, 2, 4, 14),
         Event("free", "q", 1, 3, 4, 10),
-        Event("free", "tile", 0, 2, 10, 0),
+        Event("free", "tile 2x5", 0, 2, 10, 0),
     ]
 
 
@@ -133,7 +133,7 @@ def test_overflow_names_what_is_resident_and_changes_nothing(overflow):
     machine.load("q", 1, 3)
     machine.alloc((8,))
     before = counters(machine)
-    with pytest.raises(SramOverflow, match=re.escape("of 60 only 12 are free; resident: q 1:3 (16 B), tile 0:8 (32 B).")):
+    with pytest.raises(SramOverflow, match=re.escape("of 60 only 12 are free; resident: q 1:3 (16 B), tile 8 (32 B).")):
         overflow(machine)
     assert counters(machine) == before
     assert machine.alloc((3,)).shape == (3,)  # what does fit still fits
@@ -141,7 +141,7 @@ def test_overflow_names_what_is_resident_and_changes_nothing(overflow):
 
 def test_overflow_in_the_middle_of_a_run_leaves_the_counters_consistent():
     machine = machine_for(8, 8, 4, cost.tiled_sram(4, 4, 4, 4) - 1)
-    with pytest.raises(SramOverflow, match=r"alloc of tile 0:4 needs 64 bytes, .* resident: q 0:4 \(64 B\), .*, k 0:4 \(64 B\), v 0:4 \(64 B\)\."):
+    with pytest.raises(SramOverflow, match=r"alloc of tile 4x4 needs 64 bytes, .* resident: q 0:4 \(64 B\), .*, k 0:4 \(64 B\), v 0:4 \(64 B\)\."):
         tiled_on_machine(machine, 4, 4)
     assert machine.sram_used == sum(size for *_, size in machine.resident) == machine.events[-1].sram_used
     assert machine.read_bytes == sum(e.size_bytes for e in machine.events if e.kind == "load") == 3 * 64

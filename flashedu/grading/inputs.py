@@ -13,7 +13,7 @@ KINDS = {
     "uniform": "equal logits and whole numbers as values, so that the answer is their mean",
     "offset": "values with a large common offset",
     "magnitudes": "rows whose logits lie 1000 apart",
-    "near": "logits 9 apart, so that weights are small but count",
+    "near": "logits 10 apart, so that weights are small but count",
     "spread": "logits that fall by 3 from key to key",
     "masked": "-inf among the entries",
     "empty": "a row of nothing but -inf",
@@ -41,7 +41,7 @@ def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
     elif kind != "random":  # adds shift[j] to every score of key j
         steps = np.arange(n_k)
         shift = {"rising": 120 * steps, "falling": -120 * steps, "huge": 60 * (steps == 2 * n_k // 3),
-                 "overflow": 1000, "low": -20000, "near": 9.0 * (steps == n_k // 2)}[kind]
+                 "overflow": 1000, "low": -20000, "near": 10.0 * (steps == n_k // 2)}[kind]
         q[:, 0], k[:, 0] = d**0.5, shift
     arrays = [x.astype(dtype) for x in (q, k, v)]
     return tuple(_spread(x) for x in arrays) if strided else tuple(arrays)
@@ -104,15 +104,15 @@ def normalizer_case(kind, rows, block, dtype="float32", seed=0, strided=False):
     rng = np.random.default_rng([seed, rows, block])
     before, scores = rng.standard_normal((rows, 3)), rng.standard_normal((rows, block))
     if kind in ("rising", "near"):
-        scores += {"rising": 5, "near": 9}[kind]
+        scores += {"rising": 5, "near": 10}[kind]
     elif kind == "falling":
         scores -= 5
     elif kind == "overflow":
         before += 1000
         scores += 1010
     elif kind == "low":
-        before -= 1000
-        scores -= 1000
+        before -= 20000
+        scores -= 20000
     elif kind == "magnitudes":
         before += 1000 * (np.arange(rows) % 2)[:, None]
         scores += 1000 * (np.arange(rows) % 2)[:, None]
@@ -131,7 +131,7 @@ def normalizer_case(kind, rows, block, dtype="float32", seed=0, strided=False):
 def states_case(kind, rows, d_v, dtype="float32", seed=0, strided=False):
     """Arguments (a, b): the states of 3 and of 5 keys."""
     rng = np.random.default_rng([seed, rows, d_v])
-    gap = {"rising": 5, "falling": -5, "near": 9, "huge": 200}.get(kind, 0)
+    gap = {"rising": 5, "falling": -5, "near": 10, "huge": 200}.get(kind, 0)
     base = {"overflow": 1000, "low": -1000}.get(kind, 0)
     number = np.arange(rows)
     empty = {  # which rows of a and of b have seen nothing

@@ -111,9 +111,12 @@ def in_child(fn, args, seconds):
             sender.send(_attempt(fn, args))
 
     child = context.Process(target=work)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
-        child.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
+            child.start()
+    except OSError:  # no memory for another process
+        return _attempt(fn, args)
     sender.close()
     try:
         if not receiver.poll(seconds):
@@ -153,7 +156,7 @@ def busy():
 def _settings():
     """Whatever the code does to the session's settings is undone."""
     folder, depth = os.getcwd(), sys.getrecursionlimit()
-    with np.errstate(), np.printoptions():
+    with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"), np.printoptions():  # NumPy's defaults
         try:
             yield
         finally:

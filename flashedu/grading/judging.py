@@ -26,7 +26,7 @@ def _shrink(exercise, outcome, fn):
     stop, best = time.perf_counter() + SHRINK_S, outcome
     for _ in range(2):
         for name, value in list(best.case.params.items()):
-            if type(value) is not int or name == "seed":
+            if type(value) is not int or name == "seed" or name.startswith("block"):
                 continue
             for smaller in (n for n in SMALLER if n < best.case.params[name]):
                 if time.perf_counter() > stop:
@@ -68,7 +68,7 @@ def judge(fn, exercise=None):
         return result
     state, message = {
         "error": ("error", f"It could not be examined: {result}"),
-        "died": ("error", f"It ended the whole Python process ({result})."),
+        "died": ("error", f"It ended the whole Python process ({result}). SIGKILL may mean that it asked for too much memory."),
         "time limit": ("wrong", "It was still running when it had to be stopped: is there a loop that never ends, around an except that "
                        "catches everything?"),
     }[end]
@@ -92,7 +92,8 @@ def _judge(fn, exercise):
         return _verdict(exercise, state, text, [], start)
     unknown = check == "time limit" or (first.case.memory_limit_bytes and first.call.peak_bytes is None)
     mistake = None if unknown else name_mistake(exercise, outcomes, check)
-    fixed = check in ("time limit", "shape") or first.case.memory_limit_bytes  # smaller ones would say less
+    plain_numbers = exercise.contracts == ("type",)
+    fixed = plain_numbers or check in ("time limit", "shape") or first.case.memory_limit_bytes  # smaller ones would say less
     smallest = first if fixed else _shrink(exercise, first, fn)
     which = "The case" if fixed else "The smallest case found"
     paragraphs = [f'The check "{check}" failed. {which}: {_describe(exercise, smallest)}', smallest.problem[2]]

@@ -97,7 +97,8 @@ def _compare(exercise, case, args, pristine, outcome):
         outcome.ratio = max(outcome.ratio, float(errors.max()))
         if errors.max() > 1:
             check = case.check if case.memory_limit_bytes is None else "larger"  # the values are wrong, not the memory
-            return check, "wrong", _difference(name, bound, value, errors, exercise)
+            freed = " (A tile that was freed holds NaN.)" if isinstance(args[0], Machine) and np.isnan(value).any() else ""
+            return check, "wrong", _difference(name, bound, value, errors, exercise) + freed
     if case.memory_limit_bytes is not None:
         return _memory(case, outcome.call.peak_bytes, inputs)
     return None
@@ -123,7 +124,7 @@ def _difference(name, bound, value, errors, exercise):
         return (f"The tiles took at most {int(yours):,} bytes of SRAM, but tiles of q, k, s and o and one row statistic need {int(right):,}: "
                 "something that lives longer than one expression was kept outside, or the tiles are smaller than block_q and block_k.")
     if name == "hbm_looks":
-        return f"machine.hbm was read {int(yours)} times during the run. Rows come in through load, or nobody counts them."
+        return f"machine.hbm was read during the run ({int(yours)} times). Rows come in through load, or nobody counts them; shapes through shape."
     if bound.exact.dtype.kind == "i":
         return f"{label} is {int(yours):,}; right is {int(right):,}.{_about_bytes(name, yours, right)}"
     count = f"Wrong: {int((errors > 1).sum())} of {errors.size}"
@@ -152,5 +153,5 @@ def _kind(value):
     if value is None:
         return "None"
     if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)} values"
+        return f"a {type(value).__name__} of length {len(value)}"
     return f"an object of type {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")

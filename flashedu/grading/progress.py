@@ -31,7 +31,7 @@ def load(path):
         if not isinstance(entries, dict) or not all(_is_entry(entry) for entry in entries.values()):
             raise ValueError("not a table")
         return entries
-    except FileNotFoundError:
+    except OSError:  # there is none yet, or it cannot be read
         return {}
     except ValueError:
         path.replace(path.with_name(path.name + ".unreadable"))

@@ -55,6 +55,7 @@ def block_grid(n, block, itemsize=4, sram_bytes=227 * KIB):
         ylabel="query",
         aspect="equal",
     )
+    ax.set_title(f"filled: {block * block * itemsize / KIB:,.0f} KiB", fontsize=11)
     ax.tick_params(labelsize=8, axis="x", rotation=90)
     ax.tick_params(labelsize=8, axis="y")
     ax.grid(color=COLOURS["text"], alpha=1, lw=0.8)

@@ -51,7 +51,7 @@ def naive_against_flash(result):
         failed = failed or next((row["n"] for row in rows if "time_ms" not in row[name]), None)
     right.axhline(capacity / 1e9, color=COLOURS["text"], lw=1, ls="--")
     right.annotate(
-        f"all of this GPU's memory, {capacity / 1e9:.0f} GB ({capacity / GIB:.0f} GiB)",
+        f"GPU memory: {capacity / 1e9:.0f} GB, {capacity / GIB:.0f} GiB",
         (rows[0]["n"], capacity / 1e9),
         (0, -4),
         textcoords="offset points",

@@ -44,6 +44,7 @@ def roofline(gpus, points):
             color=COLOURS[colour],
             ha="center",
             va="top",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
         said.append(
             f"{label}: {intensity:.0f} FLOP per byte, {flops / 1e12:.0f} TFLOP/s under a roof of {roof / 1e12:.0f}"

@@ -90,7 +90,7 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
                 [],
                 marker="s",
                 linestyle="none",
-                fillstyle="bottom",
+                fillstyle="bottom" if kind == DIAGONAL else "full",
                 markersize=11,
                 markeredgecolor=COLOURS["masked"],
                 markerfacecolor=KINDS[kind][1],

@@ -4,10 +4,16 @@
 # Attention compares every token with every other. For $N$ tokens that is $N \times N$ scores, and the textbook
 # computes them all, stores them, and goes on from there. With 4096 tokens it is 16 million scores for each head.
 #
-# The next cell runs two functions on the same input. The first is the textbook's. The second is one that you will
+# The next cells run two functions on the same input. The first is the textbook's. The second is one that you will
 # have written by the end of chapter 3; it never holds more than a small block of scores. It does more bookkeeping,
 # more steps, and it is written in the same slow language. **Before you run it: how much memory will it save, how much
 # slower will it be, and how different will its answer be?**
+
+# %%
+import os
+
+# One core and its cache against one core and its cache. NumPy reads this when it is loaded.
+os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
 
 # %%
 import ipywidgets as widgets
@@ -16,6 +22,7 @@ from IPython.display import display
 
 from flashedu import check, doctor
 from flashedu.bench import measure
+from flashedu.hardware import KIB, gpu
 from flashedu.reference import naive_attention, stable_softmax, tiled_attention
 from flashedu.results import load
 from flashedu.viz.block_grid import block_grid, block_grid_svg
@@ -25,16 +32,17 @@ from flashedu.viz.curves import duration, naive_against_flash, size
 rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((4096, 64)).astype(np.float32) for _ in range(3))
 textbook = measure(naive_attention, q, k, v)
-tiled = measure(tiled_attention, q, k, v, 128, 256)
-difference = np.abs(naive_attention(q, k, v) - tiled_attention(q, k, v, 128, 256)[0]).max()
+tiled = measure(tiled_attention, q, k, v, 256, 256)
+difference = np.abs(naive_attention(q, k, v) - tiled_attention(q, k, v, 256, 256)[0]).max()
 print(f"textbook: {size(textbook.peak_bytes):>8}  {duration(textbook.seconds):>7}")
 print(f"tiled:    {size(tiled.peak_bytes):>8}  {duration(tiled.seconds):>7}")
-print(f"largest difference between the answers: {difference:.1e}")
+smaller = textbook.peak_bytes / tiled.peak_bytes
+print(f"{smaller:.0f} times less memory; largest difference between the answers: {difference:.1e}")
 
 # %% [markdown]
-# Over a hundred times less memory, and the same answer up to the last digits that float32 has. And on most machines
-# it even takes less time, although it does more. (Times depend on the machine and on what else it is doing. The
-# memory and the answer do not.)
+# Nearly a hundred times less memory, and the same answer up to the last digits that float32 has. And on the machine
+# on which this page was made it even took less time, although it does more. On yours? (Times depend on the machine and
+# on what else it is doing. The memory hardly does, and the answers agree to rounding anywhere.)
 #
 # The method is called FlashAttention. It is not an approximation: nothing is dropped, sampled or compressed. Two
 # questions follow, and the course is about them. How can a softmax be computed without ever seeing a whole row of
@@ -44,7 +52,7 @@ print(f"largest difference between the answers: {difference:.1e}")
 #
 # The course leads from the textbook's formula, in NumPy, to a GPU kernel of your own, timed beside the fastest that
 # NVIDIA ships (cuDNN's). You are reading its first part, chapters 0 to 3. It ends with the whole algorithm working in
-# NumPy, its memory traffic counted to the byte, and needs no GPU. The kernels come in the chapters after it.
+# NumPy, its memory traffic counted to the byte, and needs no GPU. The kernels come in the chapters planned after it.
 #
 # Where this leads is already measured. The picture shows one attention layer of Llama-3-8B on an H200, a GPU for data
 # centres. Both methods compute the same function. "Flash" is the one that ships with torch.
@@ -125,9 +133,10 @@ check(unwritten_softmax, exercise="stable_softmax")
 
 # %% [markdown]
 # How does a check decide that an answer is right, when a different order of additions gives slightly different
-# digits? Not by a tolerance that somebody picked. For every input it computes how large an error rounding can cause
-# there, element by element, and your answer must stay within that. So a right answer passes however you organised the
-# work, and a wrong one does not slip through because its error happens to be small.
+# digits? Not by a tolerance that somebody picked. For every input it computes how large an error rounding can be
+# expected to cause there, element by element, and your answer must stay within that. So a right answer passes however
+# you organised the work, and a mistake shows as soon as it costs more than rounding might, which is far below the
+# 0.01 of many test suites. (Chapter 2 says how the limit is computed, and how much room it leaves.)
 #
 # ## Notation, once
 #
@@ -172,6 +181,17 @@ demo, still = widgets.VBox([slider, drawing]), block_grid(1024, 128)
 display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 
 # %% [markdown]
+# The scores are counted with 4 bytes here, because they are kept in float32 even where queries and keys have 16 bits.
+# Did you find the answer?
+
+# %%
+sram = gpu("H100 SXM").block_shared_bytes
+sizes = range(slider.min, slider.max + 1, slider.step)
+largest = max(side for side in sizes if 4 * side**2 <= sram)
+for side in (largest, largest + slider.step):
+    print(f"{side} x {side}: {4 * side**2 / KIB:.0f} KiB of {sram / KIB:.0f} KiB")
+
+# %% [markdown]
 # The blocks of the slider are what this course works with. A block of scores is small enough to live beside the
 # arithmetic, so it never has to travel. What stands in the way is that softmax wants the whole row. (Scores are not
 # all that must fit there; chapter 3 does the accounts.)
@@ -189,10 +209,17 @@ display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 # Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the
 # obstacle out of the way: a softmax that can be repaired when a larger score turns up. In chapter 3 everything falls
 # into place: what lives where, in blocks of which size, and how many bytes move. Each takes 30 to 60 minutes to read,
-# and about as long again for its exercises.
+# and its exercises one to two hours.
 #
-# Planned after them: a kernel for a GPU in Triton, the backward pass, what each of the three FlashAttention papers
-# changed, where the method does not help, and how the same idea splits one attention over many processors.
+# More chapters are planned, and the first three refer to them by these numbers:
+#
+# | planned | what it is about |
+# |:--|:--|
+# | 4. A real kernel in Triton | the algorithm of chapter 3 on a GPU, and what limits it there |
+# | 5. Backward | gradients, from what was refused to be stored |
+# | 6. Three papers, three different things | what each version of FlashAttention changed |
+# | 7. Where it does not help | short sequences, decoding, and the operations that remain |
+# | 8. One merge, everywhere | one attention split over many processors |
 #
 # ## What you can now explain
 #

@@ -13,6 +13,12 @@
 # **Before you run the next cells, write down a guess: what share of the time does the softmax take?**
 
 # %%
+import os
+
+# What is timed below runs on one core, whatever else the machine has. NumPy reads this when it is loaded.
+os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
+
+# %%
 import numpy as np
 
 from flashedu.bench import measure
@@ -142,8 +148,18 @@ scores_and_probabilities(s, p)
 
 # %% [markdown]
 # On the left, every pair of tokens has a score, and the square is full. On the right it is almost empty, since the
-# exponential turns *differences* between scores into *ratios* of weights. What is left lies along the diagonal: in
-# this head, a token looks at its neighbours. Other heads look elsewhere (try another number in the cell above).
+# exponential turns *differences* between scores into *ratios* of weights. What is left lies beside the diagonal. In
+# which direction does this head look? The next cell counts. (Other heads look elsewhere; try another number in the
+# cell above.)
+
+# %%
+best_key = s.argmax(axis=1)
+ahead = best_key - np.arange(tokens)
+for step, name in ((-1, "the token before"), (0, "itself"), (1, "the token after it")):
+    print(f"queries whose largest score is with {name:18}: {(ahead == step).mean():4.0%}")
+
+# %% [markdown]
+# So this head fetches the token that comes next, which it may, since BERT reads a text in both directions.
 #
 # It is tempting to say that the dark part need not be computed. There are methods that leave parts out, and they are
 # approximations. FlashAttention is not one of them: it computes every entry of these two squares. It only never
@@ -167,12 +183,15 @@ row_maxima(s, overflow, "float16: exp overflows")
 # A GPU has two levels of memory that a kernel's author cares about. **HBM** is the large one: tens of gigabytes
 # beside the chip, which hold the model and all arrays. **SRAM** is the small one: about 200 KB in each of the chip's
 # hundred-odd multiprocessors, and many times faster. Arithmetic happens on data that has been brought close. When a
-# kernel ends, whatever it kept in SRAM is gone. Only HBM survives.
+# kernel ends, whatever it kept in SRAM is gone. What survives is in HBM. (Some of it may still be on its way there, in
+# a cache between the two. Chapter 3 meets that cache; arrays as large as $S$ do not fit in it.)
 #
 # So when the three steps are three kernels, $S$ must be *written* to HBM by the first and *read* back by the second,
 # and $P$ must be written by the second and read by the third. To see this, the course has a machine with these two
 # levels. It computes with NumPy, refuses to hold more in SRAM than fits, and counts every byte that crosses. Here is
-# naive attention on it. Each kernel is the best of its kind: it reads its inputs once and writes its output once.
+# naive attention on it. Each kernel is the best of its kind: it reads its inputs once and writes its output once. (For
+# that, the first holds all of $K$ in SRAM and the third all of $V$, which at real sizes do not fit. Then they are read
+# several times. $S$ and $P$ cross as often in either case, and they are what this chapter is about.)
 
 # %%
 # include: flashedu.reference.attention:naive_on_machine
@@ -231,8 +250,10 @@ print(f"S and P, each written and read   {size(intermediate_bytes):>8}")
 # time.
 #
 # A formula is a claim. GPUs have counters that record how many bytes really crossed to and from HBM, and we read them
-# for each kernel. One detail: the measured kernels got $K$ and $V$ copied out to all 32 heads, since that is what
-# plain torch code does, so the right closed form has `kv_heads=32`.
+# for each kernel. Two details. The measured kernels got $K$ and $V$ copied out to all 32 heads, since that is what
+# plain torch code does, so the right closed form has `kv_heads=32`. And $Q$ was multiplied by $1/\sqrt D$ beforehand.
+# The usual line `(q @ k.mT) / sqrt(D)` runs a fourth kernel, which reads and writes all of $S$ once more, and a mask
+# may run a fifth. If you measure your own code and find more bytes than here, look there first.
 
 # %%
 names = {"qk": "S = Q Kᵀ", "softmax": "P = softmax(S)", "pv": "O = P V"}
@@ -247,16 +268,16 @@ predicted = sum(naive_traffic(n, d, heads, kv_heads=heads, itemsize=2))
 print(f"predicted {predicted / 1e9:.2f} GB, counted {counted / 1e9:.2f} GB: {counted / predicted - 1:+.1%}")
 
 # %% [markdown]
-# The counters see $S$ being written by the first kernel and read by the second, and $P$ by the second and third. (A
-# few bytes may still sit in the chip's cache when a kernel ends, and are then not counted in its column.) The traffic
-# is real, and it is almost all $S$ and $P$.
+# The counters see $S$ being written by the first kernel and read by the second, and $P$ by the second and third. (Some
+# megabytes may still sit in the chip's L2 cache when a kernel ends, and are then not counted in its column.) The
+# traffic is real, and it is almost all $S$ and $P$.
 #
 # ## Is it the bytes, then?
 #
 # It is tempting to stop here and say that traffic explains the time. Let us check that, instead. We know what the
 # same H200 can do at best, measured in the same run: how fast it copies memory, and how fast it multiplies large
-# matrices. For each kernel we compute what share of either rate it reached. A kernel that is limited by memory should
-# be near 100 % in the first column.
+# matrices. For each kernel we compute what share of either rate it reached. A kernel that is limited by memory alone
+# should be near 100 % in the first column, one that is limited by arithmetic alone in the second.
 
 # %%
 copy_rate = result["ceilings"]["copy_bytes_per_s"]
@@ -279,8 +300,9 @@ for name, seconds in floors.items():
     print(f"{name:30} {1e3 * seconds:5.2f} ms, {1e3 * seconds / measured_ms:.0%} of that")
 
 # %% [markdown]
-# The two products come near the rate at which this memory can be read and written at all. They are limited by memory,
-# as the traffic says. The softmax is another matter. It moves about as many bytes as the two products together, and
+# Memory is what the two products come closest to, $PV$ closer than $QK^\top$. They are not far from the limit of the
+# matrix units either: one such product does $2D$ operations for each score that it reads or writes, and at $D = 128$
+# that keeps both busy. (The next section makes a law of this ratio.) The softmax is another matter. It moves about as many bytes as the two products together, and
 # takes several times as long, at a quarter of the copy rate. Neither its bytes nor its arithmetic explain its time.
 # Is that a property of softmax, or of this kernel? The same run timed the softmax at other lengths.
 
@@ -340,7 +362,7 @@ roofline([gpu("H200"), gpu("H100 SXM")], points)
 # Two things to read off. Naive attention sits under the slope, so even a flawless version of its three kernels could
 # not reach a third of the chip's arithmetic: the ceiling above it is the memory's. The fused kernel moves so few
 # bytes that it is far to the right, under the flat roof. Memory is no longer its problem. It is not *at* the roof,
-# and what keeps it from there is the subject of chapters 4 and 6.
+# and what keeps it from there is a subject of chapters 4 and 6 (planned).
 #
 # Arithmetic was never what made naive attention slow: both points do the same two products. What costs is what lies
 # between the products, two matrices that travel and a kernel that is there only to turn one into the other.
@@ -388,18 +410,20 @@ print(f"predicted for N = 6000: {duration(guess[0])}, {size(guess[1])}")
 print(f"measured:               {duration(test.seconds)}, {size(test.peak_bytes)}")
 
 # %% [markdown]
-# The memory is right to a fraction of a per cent; the time depends on what else your machine is doing. Now put your
-# machine's memory into the next cell. **At which $N$ does it die?** Guess before you run it.
+# The memory comes out right, since it is a matter of counting arrays; the time depends on what else your machine is
+# doing. The next cell asks the system how much memory there is. (Windows does not say, and a container with a limit
+# says what the machine around it has; write the right number there.) **At which $N$ does your machine die?** Guess
+# before you run it.
 
 # %%
-RAM_BYTES = 16e9  # your machine's memory
-end = int(np.sqrt(RAM_BYTES / a))
+memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8e9
+end = int(np.sqrt(memory_bytes / a))
 grid = [int(x) for x in np.geomspace(256, end, 12)]
-growth(measured | {6000: (test.seconds, test.peak_bytes)}, {x: predict(x) for x in grid}, RAM_BYTES)
+growth(measured | {6000: (test.seconds, test.peak_bytes)}, {x: predict(x) for x in grid}, memory_bytes)
 
 # %% [markdown]
-# It dies after seconds, not hours: the memory runs out long before your patience does. And this is *one* head. On the
-# H200 the whole layer went the same way:
+# Look at the predicted time at the end: the memory runs out long before your patience does. And this is *one* head.
+# On the H200 the whole layer went the same way:
 
 # %%
 def peak(run):
@@ -448,9 +472,9 @@ print(f"naive attention in float32, largest error: {np.abs(naive_attention(q, k,
 # ### How wrong is wrong?
 #
 # A largest error of a millionth in float32 is no mistake: it is rounding. So where does rounding end? This course
-# answers that with a bound, computed in float64, on the error that rounding alone can cause in each element of the
-# output. (Chapter 2 takes it apart.) An answer at 1 times the bound or less may be right. An answer above it has
-# something wrong that rounding cannot explain.
+# answers that with a bound, computed in float64, on the error that rounding alone can be expected to cause in each
+# element of the output. (Chapter 2 takes it apart.) An answer at 1 times the bound or less may be right. An answer
+# above it has something wrong that rounding does not explain.
 #
 # That matters, because the usual test, "differs by less than 0.01", can be blind. Here is the mean of two blocks, on
 # random inputs whose scores are small:
@@ -518,13 +542,11 @@ table(["keys", "largest score", "true share", "share in the mean"], rows)
 #
 # ## What you can now explain
 #
-# - Why softmax subtracts the maximum, why another constant would do, and what happens to a row in which every key is
-#   hidden.
-# - Why naive attention writes two $N \times N$ matrices to HBM and reads them back, what that is in bytes for any
-#   model, and the difference between storing them and moving them.
-# - What arithmetic intensity and the ridge are, and why $D/2$ operations for each byte keeps naive attention from
-#   using the matrix units, whatever its length.
-# - Why blocks can be cut out of both products but not, so far, out of the softmax.
+# Why softmax subtracts the maximum, why another constant would do, and what happens to a row in which every key is
+# hidden. Why naive attention writes two $N \times N$ matrices to HBM and reads them back, what that is in bytes for any
+# model, and the difference between storing them and moving them. What arithmetic intensity and the ridge are, and why
+# $D/2$ operations for each byte cap naive attention at a fraction of a GPU's arithmetic, whatever its length. Why
+# blocks can be cut out of both products but not, so far, out of the softmax.
 #
 # ## Now you
 #

@@ -34,8 +34,8 @@ from flashedu.viz.table import table
 # %%
 rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((4096, 64), dtype=np.float32) for _ in range(3))
-naive = measure(naive_attention, q, k, v, repeats=7)
-tiled = measure(tiled_attention, q, k, v, 256, 256, repeats=7)
+naive = measure(naive_attention, q, k, v, repeats=5)
+tiled = measure(tiled_attention, q, k, v, 256, 256, repeats=5)
 for name, m in (("naive", naive), ("tiled", tiled)):
     print(f"{name}: {m.seconds * 1e3:6.0f} ms, {m.peak_bytes / 1e6:6.1f} MB at its peak")
 faster, smaller = naive.seconds / tiled.seconds, naive.peak_bytes / tiled.peak_bytes
@@ -47,8 +47,9 @@ print(f"error in units of what rounding allows: naive {bound.ratio(naive_attenti
       f"tiled {bound.ratio(tiled_attention(q, k, v, 256, 256)[0]):.3f}")
 
 # %% [markdown]
-# The loops win (if they did not on your machine, something else is using it; run the cell again). The memory
-# is explained by what you know: nobody stored the scores. The time needs more. Your CPU, like a GPU, has a
+# On the machine on which this page was made, the loops win. (If they did not on yours, another program may be
+# using it, or its caches may be large enough for these matrices; try 8,192 tokens.) The memory is explained by
+# what you know: nobody stored the scores. The time needs more. Your CPU, like a GPU, has a
 # small fast memory close to the arithmetic and a large slow one further away, and the two versions differ in
 # which of them they work in. This chapter builds the tiled version, runs it on a machine that counts every
 # byte, and finds out where its bytes go on a real GPU, which is not where the formula says.
@@ -73,8 +74,8 @@ tiles.tile_map(32, 48, 8, 8)
 # tile. With queries outside, the state of `block_q` rows is born when the row of tiles begins, stays close to
 # the arithmetic, and is finished when it ends. It then leaves once, as an output row and one number. With
 # keys outside, every step would meet all queries, and their states would have to be fetched and put back for
-# every tile of keys. The first FlashAttention had the loops that way round, and chapter 6 counts what that
-# cost.
+# every tile of keys. The first FlashAttention had the loops that way round, and chapter 6 (planned) counts
+# what that cost.
 #
 # What leaves is the output $o$ and, for each row, the natural logarithm of the sum of the exponentials of its
 # scores,
@@ -82,8 +83,9 @@ tiles.tile_map(32, 48, 8, 8)
 # $$\mathrm{lse} = m + \ln l .$$
 #
 # It is the row's denominator in one number, no longer split in significand and exponent. The backward pass
-# (chapter 5) needs it, and so does anybody who wants to merge this result with that of other keys (chapter
-# 8). So what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is ever $O(N^2)$.
+# (chapter 5, planned) needs it, and so does anybody who wants to merge this result with that of other keys
+# (chapter 8, planned). So what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is
+# ever $O(N^2)$.
 #
 # ## A memory that counts
 #
@@ -153,9 +155,12 @@ for g in gpus:
     rows.append((g.name, *on_one_sm, g.sms, g.l2_bytes // KIB))
 table(["KiB", "L1 and shared together", "shared, at most", "for one block", "SMs", "L2, for all SMs"], rows)
 
+# %%
+print(gpu("A100 80GB").source)
+
 # %% [markdown]
 # The first three columns are for one multiprocessor (SM), of which a GPU has about a hundred. One physical
-# memory serves as L1 cache and as shared memory, and the number that is quoted most, 192 KB for the A100, is
+# memory serves as L1 cache and as shared memory, and the number that is quoted most, 192 KiB for the A100, is
 # the two together. At most 164 KiB of it can be shared memory; and since the system keeps 1 KiB for each
 # block of threads, one block can use 163 KiB. For the H100 the three numbers are 256, 228 and 227. A tile has
 # to fit into the bold one. L2, on the right, is a second cache, which all multiprocessors share; it will
@@ -168,8 +173,9 @@ table(["KiB", "L1 and shared together", "shared, at most", "for one block", "SMs
 # $$B_c = \left\lceil \frac{M}{4D} \right\rceil, \qquad B_r = \min(B_c, D).$$
 #
 # The idea is to give a quarter of SRAM to each of four tiles, q, k, v and o, of $D$ columns. In what unit is
-# $M$? The paper says it counts elements, but a data sheet speaks of bytes, and it is easy to put the one in
-# the place of the other. Let us try both on the machine, with the H100's 227 KiB, in bfloat16. What do you
+# $M$? The paper does not say. It counts accesses in elements and gives each tile $M/4$ of them, so $M$ must be
+# in elements too; yet its example, "around 100KB", is in bytes, as a data sheet is, and it is easy to put the
+# one in the place of the other. Let us try both on the machine, with the H100's 227 KiB, in bfloat16. What do you
 # expect of the version with elements, the correct one?
 
 # %%
@@ -199,7 +205,9 @@ for head_dim in (64, 128):
 # q and o take less than their quarters. At $D = 128$ there is not enough of it.
 #
 # That is no blunder of the paper, which states sizes up to a constant factor. It is a reminder that this
-# formula is for the proof. Kernels choose their blocks by trying. Which ones can they choose from?
+# formula is for the proof. It also belongs to the first version's loops, with the keys outside: there the tile
+# that stays is the tile of keys, and that is the one that it makes large. With the queries outside it is the
+# wrong one, as we are about to count. Kernels choose their blocks by trying. Which ones can they choose from?
 
 # %%
 candidates = ((64, 64), (128, 64), (128, 128), (192, 64), (256, 64), (64, 256))
@@ -264,9 +272,11 @@ print(f"{sum(agree)} of {len(pairs)} counts equal the formula exactly")
 
 # %% [markdown]
 # `flashedu.cost.tiled_traffic` is this formula (it also knows causal masks), and the course's tests hold it
-# against the machine on a grid of shapes. Naive attention on the same machine, as three kernels with S and P
-# in HBM between them, is the dashed line in the picture; the dotted one is the size of the five arrays, below
-# which nobody can go.
+# against the machine on a grid of shapes. How does naive attention compare, with S and P in HBM between its
+# three kernels? A fair comparison gives both query tiles of the same height. Kernels of naive attention that
+# work on `block_q` queries at a time read K and V as often as the tiled version does: the first reads K for
+# each tile, the third reads V. Write down what crosses in addition before you run the cell. The two horizontal
+# lines are the least that either can move, with an SRAM that holds all of K and V, so that they are read once.
 
 # %%
 whole = np.zeros((n, n), np.float32)
@@ -277,14 +287,18 @@ assert naive_bytes == sum(cost.naive_traffic(n, d, 1, 1, itemsize=2))
 blocks = [8, 16, 32, 64, 128, 256, 512]
 formula = [sum(cost.tiled_traffic(n, n, d, bq, 64, itemsize=2)) for bq in blocks]
 counted = {bq: [sum(count(bq, bk)) for bk in (32, 128)] for bq in blocks}
-levels.traffic_against_block(blocks, formula, counted, naive_bytes, least_bytes=2 * (4 * n * d + n))
+naive_form = [x + 2 * (4 * n * n - n) for x in formula]  # S and P, written and read; no lse
+levels.traffic_against_block(blocks, formula, counted, naive_form, naive_bytes, least_bytes=2 * (4 * n * d + n))
 
 # %% [markdown]
-# Notice that the curve *crosses* the dashed line. With query tiles of a few rows, tiled attention moves more
-# than naive attention does: storing the scores is bad, but reading all of K and V for every handful of
-# queries can be worse. The gain comes from the height of the query tile, and the height is limited by SRAM.
+# With the same query tiles, naive attention always moves $4 N^2$ elements more (less one lse for each row),
+# whatever their height. With tiles of a few rows that is a small part of both: what costs there is reading all
+# of K and V for every handful of queries, and keeping the scores in SRAM does not cure it. The taller the tile,
+# the more of the traffic is S and P, and the more is gained. The height is limited by SRAM. (You may find the
+# green curve compared with the dashed line alone. It lies *above* it for low tiles; but that compares a kernel
+# with little SRAM to kernels with much.)
 #
-# In the language of the papers: naive attention moves $\Theta(ND + N^2)$ elements. Tiles of
+# In the language of the paper: naive attention moves $\Theta(ND + N^2)$ elements, the dashed line. Tiles of
 # $B_r = \Theta(M/D)$ rows make the tiled version's $2 N^2 D / B_r$ into
 #
 # $$\Theta\!\left(\frac{N^2 D^2}{M}\right),$$
@@ -296,14 +310,18 @@ levels.traffic_against_block(blocks, formula, counted, naive_bytes, least_bytes=
 head_dim, sram_bytes = 128, 200 * 1024
 for unit, m in (("elements of 2 bytes", sram_bytes // 2), ("bytes (wrong)", sram_bytes)):
     print(f"M in {unit:20}: D^2/M = {head_dim**2 / m:.3f} = 1/{m / head_dim**2:.1f}")
-tiled_elements = 8 * head_dim**2 / (sram_bytes // 2)  # in units of N^2, for B_r = M / 4D
-print(f"tiled moves {tiled_elements:.2f} N^2 elements, naive 4 N^2: a factor of {4 / tiled_elements:.1f}")
+quarter = sram_bytes // 2 / (4 * head_dim)  # M / 4D rows
+for name, block_q in (("B_r = M / 4D", quarter), ("B_r = D", head_dim)):
+    tiled_elements = 2 * head_dim / block_q  # in units of N^2
+    print(f"{name:12}: tiled moves {tiled_elements:.2f} N^2 elements, naive 4 N^2, {4 / tiled_elements:.1f} times")
 
 # %% [markdown]
-# You can read elsewhere that it is about 1/12; that divides elements by bytes. It is about 1/6. And since
-# $\Theta$ hides the constants (8 in front of $N^2D^2/M$ for $B_r = M/4D$, against 4 in front of naive's
-# $N^2$), the theorem alone promises a factor of about three in traffic at $D = 128$, and not a hundred. Keep
-# that in mind, for now comes a measurement.
+# It is about 1/6; whoever divides elements by bytes finds 1/12. And $\Theta$ hides the constants. In this
+# chapter's loop order there is an 8 in front of $N^2D^2/M$ when a tile of queries takes a quarter of SRAM,
+# against a 4 in front of naive's $N^2$, and the paper's cap $B_r \le D$ makes the tiles lower still. So at
+# $D = 128$ the $\Theta$ alone promises that tiled moves two or three times fewer bytes than naive attention at
+# its best, and not a hundred times. (For the first version's loop order the constants are worse; that is for
+# chapter 6, planned.) Keep that in mind, for now comes a measurement.
 #
 # ## The surprise
 #
@@ -318,11 +336,14 @@ print(f"k and v of one head: {kv_bytes / 1e6:.1f} MB, read {passes} times for ea
 print(f"{heads * passes * kv_bytes / 1e9:.2f} GB")
 read, written = (heads * x for x in cost.tiled_traffic(n, n, d, 128, 64, itemsize=2))
 naive_bytes = sum(cost.naive_traffic(n, d, heads, kv_heads, itemsize=2))
-print(f"with q, o and lse {(read + written) / 1e9:.2f} GB; naive {naive_bytes / 1e9:.2f} GB")
+square_bytes = heads * 4 * n * n * 2  # S and P, written and read
+print(f"with q, o and lse {(read + written) / 1e9:.2f} GB")
+print(f"naive: {naive_bytes / 1e9:.2f} GB if each array is read once, "
+      f"{(read + written + square_bytes) / 1e9:.2f} GB with the same tiles")
 
 # %% [markdown]
-# Half of naive's traffic. On this count, FlashAttention would be a modest improvement. Here is what the
-# hardware counters of an H200 saw, for naive attention in three kernels and for PyTorch's FlashAttention-2
+# Half of naive's traffic at its best, a third of naive's with the same tiles. On this count, FlashAttention
+# would be a modest improvement. Here is what the hardware counters of an H200 saw, for naive attention in three kernels and for PyTorch's FlashAttention-2
 # kernel:
 
 # %%
@@ -355,10 +376,10 @@ print(f"formula, read:                 {read:,} bytes")
 print(f"received by multiprocessors:   {received:,} bytes, {received / read - 1:+.3%}")
 print(f"of what they asked of L2, found there: {flash['l2_from_sm_hit_bytes'] / flash['l2_from_sm_bytes']:.1%}")
 levels.bytes_by_level([
-    ("naive, HBM", hbm["naive"], "hbm"),
-    ("flash, formula for reads", read, "sram"),
-    ("flash, L2 to multiprocessors", received, "sram"),
-    ("flash, HBM", hbm["flash"], "hbm"),
+    ("naive, HBM", hbm["naive"], "naive"),
+    ("flash, formula for reads", read, "flash, formula"),
+    ("flash, L2 to multiprocessors", received, "flash, above HBM"),
+    ("flash, HBM", hbm["flash"], "flash"),
 ])
 
 # %% [markdown]
@@ -368,22 +389,25 @@ levels.bytes_by_level([
 
 # %%
 l2_bytes = result["environment"]["l2_capacity_bytes"]
-print(f"k and v of all {kv_heads} heads: {kv_heads * kv_bytes / 1e6:.1f} MB; L2 of this GPU: {l2_bytes / 1e6:.1f} MB")
+print(f"k and v of one head: {kv_bytes / 1e6:.1f} MB, of all {kv_heads}: {kv_heads * kv_bytes / 1e6:.1f} MB")
+print(f"L2 of this GPU: {l2_bytes / 1e6:.1f} MB")
 print(f"written to HBM: {flash['hbm_written_bytes'] / 1e6:.1f} MB; o alone has {2 * n * d * heads / 1e6:.1f} MB")
 from_hbm = read / result["ceilings"]["copy_bytes_per_s"]
-arithmetic = cost.attention_flops(n, n, d, heads) / gpu("H200").matmul_flops
-print(f"{read / 1e9:.2f} GB at HBM's copy rate: {from_hbm * 1e3:.2f} ms")
-print(f"the matrix products at the nominal peak: {arithmetic * 1e3:.2f} ms")
+arithmetic = cost.attention_flops(n, n, d, heads) / result["ceilings"]["matmul_flops_per_s"]
+print(f"{read / 1e9:.2f} GB at the measured copy rate of HBM:   {from_hbm * 1e3:.2f} ms")
+print(f"both products at the measured matmul rate: {arithmetic * 1e3:.2f} ms")
 
 # %% [markdown]
-# The keys and values of the whole layer fit into L2. The first query tile that needs them brings them in, and
-# all others find them there. (The output is smaller in HBM's count than it is, presumably because its last
-# part was still in L2 when the kernel ended.) So the sentence "FlashAttention reads K and V only once" is
+# This much is counted: nearly everything that was asked of L2 was found there. The likely reason is this. The
+# tiles that run at the same time belong to a few query heads, which lie next to each other and share K and V,
+# a few megabytes. The first tile that needs them brings them into L2, and the others find them there. Even the
+# keys and values of the whole layer are less than L2 holds. (The output is smaller in HBM's count than it is,
+# presumably because its last part was still in L2 when the kernel ended.) So the sentence "FlashAttention reads K and V only once" is
 # right for HBM, here, and wrong for the multiprocessors, which read them once for every tile of queries. On a
 # GPU with a large L2 the formula is a statement about the traffic between L2 and SRAM.
 #
-# That does not make it worthless. Compare the two times at the end. If the re-reads had to come from HBM,
-# they alone would take longer than the arithmetic. Taller query tiles matter for L2's bandwidth, too. And
+# That does not make it worthless. Compare the two times at the end, both from rates that the same GPU reached
+# in the same run. If the re-reads had to come from HBM, they alone would take longer than the arithmetic. Taller query tiles matter for L2's bandwidth, too. And
 # whether L2 still serves everything when the keys and values outgrow it depends on which of them are in use
 # at the same time; our numbers are for this length and do not say.
 #
@@ -430,33 +454,40 @@ tiles.tile_map(32, 64, 8, 8, causal=True)
 #
 # A common belief is that FlashAttention is fast because it computes less. Count. Both versions do the same
 # two matrix products. The tiled one also multiplies its accumulated outputs by the correction factor, for
-# every tile of keys, and takes one more exponential per row and tile.
+# every tile of keys, and takes one more exponential per row and tile. On the other hand, it divides each
+# output, where naive attention divides each probability, and there are more of these.
 
 # %%
 matmul = cost.attention_flops(n, n, d, heads)
 rescale = heads * n * d * (n // 64)  # one multiplication for each output element and key tile of 64
-print(f"matrix products {matmul / 1e12:.3f} TFLOP; the rescaling adds {rescale / matmul:.2%}")
+divisions = heads * (n * n - n * d)  # of P, less those of O
+print(f"matrix products {matmul / 1e12:.3f} TFLOP, the same in both")
+print(f"the rescaling adds {rescale / matmul:.2%}, dividing late saves {divisions / matmul:.2%}")
 
 # %% [markdown]
-# Slightly more, then. What changes is the ratio of operations to bytes, the arithmetic intensity of
+# Slightly more on balance, then, and next to nothing beside the products. What changes is the ratio of operations to bytes, the arithmetic intensity of
 # chapter 1. By the formula it has a pretty form: $4N^2D$ FLOPs over $2N^2D/B_r$ elements of 2 bytes is $B_r$
-# FLOP per byte. The height of the query tile *is* the intensity. The ridges are where a GPU's memory and its
+# FLOP per byte. The height of the query tile *is* the intensity. Naive attention with the same tiles moves S
+# and P on top. The ridges are where a GPU's memory and its
 # matrix units take equally long.
 
 # %%
 blocks = [16, 32, 64, 128, 256, 512]
-intensity = [matmul / (heads * sum(cost.tiled_traffic(n, n, d, bq, 64, 2))) for bq in blocks]
+traffic = {bq: heads * sum(cost.tiled_traffic(n, n, d, bq, 64, 2)) for bq in blocks}
+tiled_intensity = [matmul / traffic[bq] for bq in blocks]
+naive_intensity = [matmul / (traffic[bq] + square_bytes) for bq in blocks]
+most = cost.naive_intensity(n, d, heads, kv_heads, itemsize=2)
 ridges = {name: gpu(name).ridge for name in ("A100 80GB", "H200", "H100 SXM")}
-naive_value = cost.naive_intensity(n, d, heads, kv_heads, itemsize=2)
-levels.intensity_against_block(blocks, intensity, ridges, naive_value, matmul / hbm["flash"])
+levels.intensity_against_block(blocks, tiled_intensity, ridges, naive_intensity, most, matmul / hbm["flash"])
 
 # %% [markdown]
-# Naive attention is far below every ridge. The tiled version climbs with the height of its query tile, but at
-# 128 rows it is still below the ridge of all three: if each load came from HBM, tiling alone would not be
-# enough to keep the matrix units busy. Counted where it is measured, at HBM, the intensity is in the
-# thousands, and HBM is no longer what limits this layer. It took both: tiles that fit into SRAM, and an L2
-# that serves their re-reads. What does limit it then, matrix products and exponentials, is the subject of
-# chapters 4 and 6.
+# Naive attention stays far below every ridge, however tall its tiles. The tiled version climbs with the height
+# of its query tile, but at 128 rows it is still below the ridge of all three: if each load came from HBM,
+# tiling alone would not be enough to keep the matrix units busy. Counted where it is measured, at HBM, the
+# intensity is in the thousands, and HBM is no longer what limits this layer. (It is a little higher than in
+# chapter 1's roofline, which counts every array once, since part of the output was not yet in HBM when the
+# counters stopped.) It took both: tiles that fit into SRAM, and an L2 that serves their re-reads. What does
+# limit it then, matrix products and exponentials, is a subject of chapters 4 and 6 (planned).
 #
 # ## Your own machine, again
 #
@@ -466,8 +497,9 @@ levels.intensity_against_block(blocks, intensity, ridges, naive_value, matmul / 
 # again. A tile of 256 x 256 in float32 is 256 KiB.
 #
 # The next cells run both from 1,024 to 16,384 tokens, naive attention only where its arrays of $N^2$ take
-# less than half of your memory. That takes about a quarter of a minute. Predict the two curves on the right:
-# how does the peak memory of each grow when $N$ doubles?
+# less than half of your memory. (In a container with a limit, set `memory_bytes` to the limit first.) That
+# takes from a few seconds to a minute. Predict the two curves on the right: how does the peak memory of each
+# grow when $N$ doubles?
 
 # %%
 memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8e9
@@ -482,7 +514,7 @@ def compete(n, repeats):
 
 
 # %%
-measured = [compete(n, repeats) for n, repeats in ((1024, 7), (2048, 5), (4096, 3), (8192, 1), (16384, 1))]
+measured = [compete(n, repeats) for n, repeats in ((1024, 7), (2048, 3), (4096, 2), (8192, 1), (16384, 1))]
 
 # %%
 race.naive_against_tiled(measured)
@@ -496,13 +528,14 @@ lines = [
 table(["N", "naive", "tiled", "times as fast", "naive's peak", "tiled's peak", "times smaller"], lines)
 
 # %% [markdown]
-# At 1,024 tokens there is little to gain: $S$ has 4 MB, and a cache of today may hold it. The longer the
-# sequence, the further the two are apart.
+# At 1,024 tokens there may be little to gain: $S$ has 4 MB, and a cache of today may hold it. By and large, the
+# longer the sequence, the further the two are apart.
 #
-# Time grows with $N^2$ for both, because the arithmetic does. The memory of naive attention grows with $N^2$
+# Time grows with about $N^2$ for both, because the arithmetic does. (If naive attention's last step is larger
+# than a factor of four: the system has to find gigabytes of fresh memory for each call, and to clear them.) The
+# memory of naive attention grows with $N^2$
 # too, by four with each doubling. The tiled version's grows with $N$ only, once its output outweighs its
-# tiles. The ratio in time comes mostly from the memory hierarchy, and it is smaller than a GPU's, because a
-# CPU's arithmetic is slower compared with its memory.
+# tiles. The ratio in time comes mostly from the memory hierarchy.
 #
 # If the hierarchy is the reason, then the tile's size must matter: too large, and a tile falls out of the
 # cache; too small, and something else takes over. What?
@@ -510,14 +543,15 @@ table(["N", "naive", "tiled", "times as fast", "naive's peak", "tiled's peak", "
 # %%
 q, k, v = (rng.standard_normal((4096, 64), dtype=np.float32) for _ in range(3))
 sides = [32, 64, 128, 256, 512, 1024, 2048, 4096]
-seconds = [measure(tiled_attention, q, k, v, side, side, repeats=3).seconds for side in sides]
+seconds = [measure(tiled_attention, q, k, v, side, side, repeats=2).seconds for side in sides]
 race.time_against_block(sides, seconds, measure(naive_attention, q, k, v).seconds, n=4096)
 
 # %% [markdown]
-# On the right, a tile of 4096 is the whole matrix: the loop runs once and most of the advantage is gone.
-# (What is left is a division: the tiled version divides each output row by $l$, and naive attention divides
-# each row of $P$.) Towards the left the tiles move into the cache and the time falls, until Python's own
-# overhead for each of many thousand tiles takes over. On a GPU the left branch has another cause, the one you
+# On the right, a tile of 4096 is the whole matrix: the loop runs once, and most of the advantage should be
+# gone. (What may be left is the late division: the tiled version divides each output row by $l$, and naive
+# attention divides each row of $P$, which is one more pass over an array of $N^2$.) Towards the left the tiles
+# move into the cache and the time falls, until Python's own overhead for each of many thousand tiles takes
+# over. On a GPU the left branch has another cause, the one you
 # counted: small query tiles read K and V too often. The right branch ends there in `SramOverflow`.
 #
 # ## What you can now explain
@@ -526,11 +560,16 @@ race.time_against_block(sides, seconds, measure(naive_attention, q, k, v).second
 # $N$. Which of an A100's three numbers a tile must fit into, and what goes wrong when $M$ is taken in bytes.
 # The closed form of the traffic, and why `block_k` is not in it. Why 8.6 GB of reads are so little HBM
 # traffic on an H200, and what served them. Why causal attention is at most twice as fast. Why all this helps
-# although not one operation was saved.
+# although both matrix products are still computed in full.
 #
-# Now write it: `exercises/03_now_tile_it.ipynb` has `tiled_attention`, `block_sizes` and `tiled_on_machine`.
+# ## Now you
 #
-# **Read more.** T. Dao et al., *FlashAttention*, arXiv 2205.14135: algorithm 1 and, for the traffic, section
-# 3.2 with theorem 2. T. Dao, *FlashAttention-2*, arXiv 2307.08691: section 3.1, this chapter's loop order
-# (which its author credits to P. Tillet's kernel in Triton). NVIDIA, *Ampere Tuning Guide* and *Hopper Tuning
-# Guide*: section 1.4, the shared memory.
+# Open `exercises/03_now_tile_it.ipynb`. You write `tiled_attention`, `block_sizes` and `tiled_on_machine`.
+#
+# ## Where to read more
+#
+# - Dao, Fu, Ermon, Rudra, Ré, *FlashAttention*, 2022 (arXiv 2205.14135): algorithm 1 and, for the traffic,
+#   section 3.2 with theorem 2.
+# - Dao, *FlashAttention-2*, 2023 (arXiv 2307.08691): section 3.1 with algorithm 1, and section 3.2, where the
+#   loop order is credited to Phil Tillet's kernel in Triton.
+# - NVIDIA, *Ampere Tuning Guide* and *Hopper Tuning Guide*: section 1.4, the shared memory.

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Exercise 2. Softmax without seeing the row
+# # Exercises 2. Softmax without seeing the row
 #
 # Three functions: one step of the running maximum and sum, the merge of two states, and attention that sees
 # its keys block by block. Chapter 2 has the idea; here are the details that decide whether it works.

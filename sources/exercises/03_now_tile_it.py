@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Exercise 3. Now tile it
+# # Exercises 3. Now tile it
 #
 # Three functions: attention by tiles, the paper's block sizes, and attention by tiles on a machine that
 # counts what it moves. Each has a cell with a small example, a cell to fill in, and a check.

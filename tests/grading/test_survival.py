@@ -228,7 +228,7 @@ def test_mutated_input_is_told():
         (lambda x: None, "type", "it is None. Is a return missing?"),
         (lambda x: x.tolist(), "type", "list"),
         (lambda x: "text", "type", "of type str"),
-        (lambda x: (softmax(x), 1), "type", "tuple of 2 values"),
+        (lambda x: (softmax(x), 1), "type", "tuple of length 2"),
         (lambda x: (row for row in x), "type", "generator"),
         (lambda x: softmax(x)[..., None], "shape", "must have shape"),
         (lambda x: softmax(x).astype(np.float16), "dtype", "float32"),
