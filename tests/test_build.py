@@ -173,7 +173,7 @@ def test_an_error_in_a_cell_names_notebook_cell_and_error(course, capsys):
 
 def test_only_the_named_notebooks_are_built(course):
     root = course()
-    assert build.main(["03"], root) == 0
+    assert build.main(["03"], root) == 1
     assert not (root / "chapters").exists()
 
 
@@ -193,3 +193,24 @@ def test_check_names_what_is_stale(course, capsys):
         "chapters/03_new.ipynb",
         "solutions/02_small_things.ipynb",  # the stub in exercises/ is the same as before
     ]
+
+
+def test_answers_are_never_overwritten(course, capsys):
+    root = course(exercise="# %%\n# exercise: flashedu.small:double\n")
+    path = root / "exercises/02_small_things.ipynb"
+    build.build(["02"], root)
+    assert not build.is_saved_by_a_reader(path)
+    nb = nbformat.read(path, 4)
+    nb.cells[0].source = "my answer"
+    nb.metadata.language_info = {"name": "python", "version": "3.12.1"}  # as JupyterLab saves it
+    nbformat.write(nb, path)
+    saved = path.read_bytes()
+    build.build(["02"], root)
+    assert path.read_bytes() == saved and "kept: it may hold answers" in capsys.readouterr().out
+    assert build.main(["--check"], root) == 1
+    assert "move it away" in capsys.readouterr().err
+
+
+def test_a_prefix_without_a_source_is_told(course, capsys):
+    assert build.main(["99"], course()) == 1
+    assert "no source whose name begins with '99'" in capsys.readouterr().err

@@ -32,6 +32,7 @@ TARGETS = {  # folder of notebooks: (folder of its sources, are the solutions in
     "exercises": ("exercises", False),
     "solutions": ("exercises", True),
 }
+LANGUAGE = {"name": "python"}
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = "raise NotImplementedError  # your code here"
@@ -118,7 +119,7 @@ def notebook(source: Path, solutions: bool, root: Path = ROOT) -> nbformat.Noteb
     """The notebook that a source describes, not executed. Every byte of it follows from the source."""
     text = expand(source, root)
     nb = jupytext.reads(text if solutions else cut(text), fmt=PERCENT)
-    nb.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    nb.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": LANGUAGE})
     for number, cell in enumerate(nb.cells, start=1):
         cell.id = f"{source.stem.replace('_', '-')}-{number:03d}"
         cell.metadata.pop("lines_to_next_cell", None)
@@ -144,6 +145,11 @@ def execute(nb: nbformat.NotebookNode, folder: Path, name: str) -> None:
                     output.get("data", {}).pop(WIDGET, None)  # a saved notebook cannot show a widget
 
 
+def is_saved_by_a_reader(path: Path) -> bool:
+    """Whether JupyterLab has saved this notebook since it was built: it notes the kernel's language in detail."""
+    return path.is_file() and nbformat.read(path, 4).metadata.get("language_info") != LANGUAGE
+
+
 def skeleton(nb: nbformat.NotebookNode) -> list:
     """All of a notebook but its outputs: what a rebuild must reproduce to the byte."""
     return [nb.metadata, *((cell.id, cell.cell_type, cell.source, cell.metadata) for cell in nb.cells)]
@@ -167,11 +173,17 @@ def stale(root: Path = ROOT) -> list[str]:
 
 
 def build(prefixes: list[str], root: Path = ROOT) -> None:
-    """Build the notebooks whose names begin with one of the prefixes, or all of them."""
+    """Build the notebooks whose names begin with one of the prefixes, or all of them; an exercise with answers is kept."""
+    for prefix in prefixes:
+        if not any(source.name.startswith(prefix) for source, _, _ in jobs(root)):
+            raise BuildError(f"there is no source whose name begins with {prefix!r}")
     for source, path, solutions in jobs(root):
         if source.name.startswith(tuple(prefixes) or ""):
             start, name = time.perf_counter(), path.relative_to(root).as_posix()
             print(f"{name:56}", end="", flush=True)
+            if path.parent.name == "exercises" and is_saved_by_a_reader(path):
+                print(" kept: it may hold answers; move it away to have it built anew")
+                continue
             nb = notebook(source, solutions, root)
             path.parent.mkdir(exist_ok=True)
             if solutions:
@@ -191,7 +203,9 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         print(f"\n{error}", file=sys.stderr)
         return 1
     for name in names or []:
-        print(f"{name} is not what its source says: run `make notebooks`.", file=sys.stderr)
+        saved = is_saved_by_a_reader(root / name)
+        remedy = "it was saved from JupyterLab: move it away, then run `make notebooks`" if saved else "run `make notebooks`"
+        print(f"{name} is not what its source says: {remedy}.", file=sys.stderr)
     return 1 if names else 0
 
 

@@ -73,7 +73,7 @@ class Progress:
     rows: tuple
 
     def __str__(self):
-        done = sum(row[2].startswith("passed") for row in self.rows)
+        done = sum(row[2] == "passed" for row in self.rows)
         lines = [f"{done} of {len(self.rows)} exercises passed", f"{'chapter':>7}  {'exercise':<18} {'attempts':>8} {'best':>5}  state"]
         lines += [f"{chapter:>7}  {name:<18} {attempts:>8} {best:>5.0%}  {state}" for chapter, name, state, attempts, best in self.rows]
         return "\n".join(lines)
@@ -96,6 +96,6 @@ def progress():
     rows = []
     for exercise in EXERCISES.values():
         entry = entries.get(exercise.name, {})
-        state = f"passed {entry['passed']}" if entry.get("passed") else "tried" if entry else "not attempted"
+        state = "passed" if entry.get("passed") else "tried" if entry else "not attempted"
         rows.append((exercise.chapter, exercise.name, state, entry.get("attempts", 0), entry.get("best", 0.0)))
     return Progress(tuple(rows))

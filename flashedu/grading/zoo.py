@@ -30,7 +30,7 @@ def kill_matrix(names=(), out=print):
         if not right.passed:
             gaps.append(f"{name}: the right answer is {right.state}")
     count = sum(len(MISTAKES[name]) for name in names or EXERCISES)
-    out(f"\n{count} mistakes in {len(names or EXERCISES)} exercises; " + (f"gaps: {', '.join(gaps)}" if gaps else "no gap"))
+    out(f"\n{count} mistakes, exercises: {len(names or EXERCISES)}; " + (f"gaps: {', '.join(gaps)}" if gaps else "no gap"))
     return len(gaps)
 
 

@@ -200,11 +200,9 @@ for side in (largest, largest + slider.step):
 #
 # | chapter | you write |
 # |:--|:--|
-# | [1. The matrix that should not exist][1] | `stable_softmax`, `naive_attention`, `naive_traffic` |
-# | [2. Softmax without seeing the row][2] | `update_normalizer`, `merge_states`, `online_attention` |
-# | [3. Now tile it][3] | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
-#
-# [1]: 01_the_matrix_that_should_not_exist.ipynb [2]: 02_softmax_without_the_row.ipynb [3]: 03_now_tile_it.ipynb
+# | [1. The matrix that should not exist](01_the_matrix_that_should_not_exist.ipynb) | `stable_softmax`, `naive_attention`, `naive_traffic` |
+# | [2. Softmax without seeing the row](02_softmax_without_the_row.ipynb) | `update_normalizer`, `merge_states`, `online_attention` |
+# | [3. Now tile it](03_now_tile_it.ipynb) | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
 #
 # Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the
 # obstacle out of the way: a softmax that can be repaired when a larger score turns up. In chapter 3 everything falls
@@ -224,7 +222,7 @@ for side in (largest, largest + slider.step):
 # ## What you can now explain
 #
 # What the textbook's attention stores that it need not, what a check tells you, and what the symbols mean. There is
-# no exercise for this chapter. Go on to [chapter 1][1].
+# no exercise for this chapter. Go on to [chapter 1](01_the_matrix_that_should_not_exist.ipynb).
 #
 # ## Where to read more
 #

@@ -550,7 +550,7 @@ table(["keys", "largest score", "true share", "share in the mean"], rows)
 #
 # ## Now you
 #
-# Open `exercises/01_the_matrix_that_should_not_exist.ipynb`. You write `stable_softmax`, `naive_attention` and
+# Open [exercises/01_the_matrix_that_should_not_exist](../exercises/01_the_matrix_that_should_not_exist.ipynb). You write `stable_softmax`, `naive_attention` and
 # `naive_traffic`.
 #
 # ## Where to read more

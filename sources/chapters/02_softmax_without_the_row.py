@@ -508,7 +508,7 @@ print(f"error / bound: in order {bound.ratio(online_attention(q, k, v, 32)):.3f}
 #
 # ## Now you
 #
-# Open `exercises/02_softmax_without_the_row.ipynb`. You write `update_normalizer`, `merge_states` and
+# Open [exercises/02_softmax_without_the_row](../exercises/02_softmax_without_the_row.ipynb). You write `update_normalizer`, `merge_states` and
 # `online_attention`.
 #
 # ## Where to read more

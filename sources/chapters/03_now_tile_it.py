@@ -564,7 +564,7 @@ race.time_against_block(sides, seconds, measure(naive_attention, q, k, v).second
 #
 # ## Now you
 #
-# Open `exercises/03_now_tile_it.ipynb`. You write `tiled_attention`, `block_sizes` and `tiled_on_machine`.
+# Open [exercises/03_now_tile_it](../exercises/03_now_tile_it.ipynb). You write `tiled_attention`, `block_sizes` and `tiled_on_machine`.
 #
 # ## Where to read more
 #
