@@ -27,7 +27,7 @@ UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, 
 
 @dataclass(frozen=True)
 class Bound:
-    """A true value and the largest error, element by element, that rounding alone can cause."""
+    """A true value and the largest error, element by element, that rounding alone may cause."""
 
     exact: np.ndarray
     bound: np.ndarray

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 PRINT_LIMIT = 2000
-PACKAGE = str(Path(__file__).parents[1])
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 OURS = (PACKAGE, contextlib.__file__)  # code that must run to its end when a learner's time is up
 
 

@@ -124,8 +124,7 @@ def _misfit(fn, exercise):
         try:
             signature.bind(*case.make(**case.params))
         except TypeError:
-            wanted = tuple(inspect.signature(exercise.reference).parameters)
-            return f"It must take ({', '.join(wanted)}), but it takes {tuple(signature.parameters)}.".replace("'", "")
+            return f"It must take {inspect.signature(exercise.reference)}, but it takes {signature}."
     return None
 
 
@@ -140,18 +139,26 @@ def _is_stub(fn):
 def _verdict(exercise, state, message, outcomes, start, failed=None, mistake=None):
     broken = {o.problem[0] for o in outcomes if o.problem}
     tried, failing = {o.case.check for o in outcomes}, {o.case.check for o in outcomes if o.problem}
-    returned = any(o.call.error is None for o in outcomes)
     marks = []
     for check in exercise.checks:
         if check in broken:
             marks.append((check, "failed"))
-        elif check in tried - failing or (returned and check in (*exercise.contracts, "time limit")):
+        elif check in tried - failing or _kept(exercise, outcomes, check):
             marks.append((check, "passed"))
         else:  # not reached, or its cases failed by another check
             marks.append((check, "not run"))
     earned = sum(s == "passed" for _, s in marks) if tried - failing else 0  # no credit for the right shape of a wrong answer
     score = 1.0 if state == "passed" else earned / len(marks)
     return Verdict(exercise.name, state, score, message, tuple(marks), failed, mistake and mistake.slug, time.perf_counter() - start)
+
+
+def _kept(exercise, outcomes, contract):
+    """Whether some result came as far as a contract and kept it: contracts are looked at in their order."""
+    order = ("time limit", *exercise.contracts)
+    if contract not in order:
+        return False
+    earlier = order[: order.index(contract)]
+    return any(o.call.error is None and (o.problem is None or o.problem[0] not in earlier) for o in outcomes)
 
 
 def _praise(exercise, outcomes):

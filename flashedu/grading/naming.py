@@ -17,7 +17,7 @@ def _error(outcome):
 def _same(outcome, other):
     """Whether two answers behave alike on a case: the same kind of failure, the same values.
 
-    Values are the same when they differ by what rounding can cause, or by little against how wrong they are.
+    Values are the same when they differ by what rounding may cause, or by little against how wrong they are.
     """
     if _error(outcome) != _error(other) or (outcome.problem or ("",))[0] != (other.problem or ("",))[0]:
         return False

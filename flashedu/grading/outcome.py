@@ -130,7 +130,7 @@ def _difference(name, bound, value, errors, exercise):
     count = f"Wrong: {int((errors > 1).sum())} of {errors.size}"
     odd = ", ".join(f"{int(f(value).sum())} {word}" for f, word in ((np.isnan, "NaN"), (np.isinf, "infinite")) if f(value).any())
     times = f"{errors[where]:,.3g}" if errors[where] < 100 else f"{errors[where]:,.0f}" if errors[where] < 1e7 else f"{errors[where]:.1e}"
-    size = f", {times} times the error that rounding can cause" if np.isfinite(errors[where]) else ""
+    size = f", {times} times the error that rounding may cause" if np.isfinite(errors[where]) else ""
     digits = 7 if value.dtype == np.float32 else 16
     return f"{label} is {yours:.{digits}g}; right is {float(right):.{digits}g}{size}. {count}{f' ({odd} in yours)' if odd else ''}."
 

@@ -297,6 +297,18 @@ def test_unknown_names_and_non_functions():
         assert verdict.state == "error" and words in verdict.message and "online_attention" in verdict.message
 
 
+def test_contracts_behind_a_broken_one_are_not_called_kept():
+    checks = dict(judge(lambda x: x.tolist(), "stable_softmax").checks)
+    assert checks["type"] == "failed" and checks["shape"] == checks["dtype"] == "not run"
+    checks = dict(judge(lambda x: softmax(x)[..., None], "stable_softmax").checks)
+    assert checks["type"] == "passed" and checks["shape"] == "failed" and checks["dtype"] == "not run"
+
+
+def test_missing_default_is_told():
+    message = judge(lambda q, k, v, causal: q, "naive_attention").message
+    assert "It must take (q, k, v, causal=False), but it takes (q, k, v, causal)." in message
+
+
 def test_methods_partials_and_callables_work():
     import functools
 
