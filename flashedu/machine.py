@@ -19,8 +19,10 @@ class SramOverflow(MemoryError):
 
 @dataclass(frozen=True)
 class Event:
-    """One action: kind is load, store, alloc or free; rows start:stop of `name`, which for an allocated tile says its shape, as
-    in `tile 16x64`; sram_used is the level after it."""
+    """One action: kind is load, store, alloc or free; it concerns rows start:stop of `name`; sram_used is the level after it.
+
+    The name of an allocated tile says its shape, as in `tile 16x64`.
+    """
 
     kind: str
     name: str

@@ -63,10 +63,9 @@ def test_every_call_returns_arrays_of_its_own(real):
     assert np.array_equal(load_minilm().q, real.q)
 
 
-def test_rows_of_the_softmax_sum_to_one_and_heads_differ_in_sharpness(scores):
+def test_heads_differ_in_sharpness(scores):
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
-    np.testing.assert_allclose(p.sum(-1), 1, rtol=1e-5)
     spread = np.exp(-(p * np.log(p)).sum(-1)).mean(-1)  # keys a row spreads over: 1 is sharp, N is flat
     assert spread[NEXT_TOKEN] < 5 and 100 < spread[FLAT] < len(p[0])
 

@@ -43,8 +43,12 @@ def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
         shift = {"rising": 120 * steps, "falling": -120 * steps, "huge": 60 * (steps == 2 * n_k // 3),
                  "overflow": 1000, "low": -20000, "near": 10.0 * (steps == n_k // 2)}[kind]
         q[:, 0], k[:, 0] = d**0.5, shift
-    arrays = [x.astype(dtype) for x in (q, k, v)]
-    return tuple(_spread(x) for x in arrays) if strided else tuple(arrays)
+    return _laid_out((q, k, v), dtype, strided)
+
+
+def _laid_out(arrays, dtype, strided):
+    """The arrays in a dtype, as they are or spread over larger ones."""
+    return tuple(_spread(x.astype(dtype)) if strided else x.astype(dtype) for x in arrays)
 
 
 def _spread(x):
@@ -95,8 +99,7 @@ def rows_case(kind, rows, n, dtype="float32", seed=0, lead=(), strided=False):
         steps = np.arange(n)
         x += {"overflow": 1000, "low": -1000, "magnitudes": 1000 * (np.arange(rows) % 2)[:, None], "rising": 60 * steps,
               "falling": -60 * steps, "spread": -3 * steps}[kind]
-    x = x.astype(dtype)
-    return (_spread(x) if strided else x,)
+    return _laid_out((x,), dtype, strided)
 
 
 def normalizer_case(kind, rows, block, dtype="float32", seed=0, strided=False):
@@ -124,8 +127,7 @@ def normalizer_case(kind, rows, block, dtype="float32", seed=0, strided=False):
     unseen = {"first": number >= 0, "nothing": number >= 0, "mixed": number % 4 >= 2}.get(kind, number < 0)
     blank = {"blank": number >= 0, "nothing": number >= 0, "mixed": number % 2 == 1}.get(kind, number < 0)
     m[unseen], l[unseen], scores[blank] = -np.inf, 0, -np.inf
-    arrays = [x.astype(dtype) for x in (m, l, scores)]
-    return tuple(_spread(x) for x in arrays) if strided else tuple(arrays)
+    return _laid_out((m, l, scores), dtype, strided)
 
 
 def states_case(kind, rows, d_v, dtype="float32", seed=0, strided=False):
@@ -147,8 +149,7 @@ def states_case(kind, rows, d_v, dtype="float32", seed=0, strided=False):
         p = np.exp(s - m[:, None])
         l, o = p.sum(axis=1), p @ v
         m[nothing], l[nothing], o[nothing] = -np.inf, 0, 0
-        arrays = [x.astype(dtype) for x in (m, l, o)]
-        parts.append(tuple(_spread(x) for x in arrays) if strided else tuple(arrays))
+        parts.append(_laid_out((m, l, o), dtype, strided))
     return tuple(parts)
 
 

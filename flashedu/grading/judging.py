@@ -12,7 +12,7 @@ from flashedu.grading import isolation
 from flashedu.grading.exercises import EXERCISES, arrays_in
 from flashedu.grading.inputs import KINDS
 from flashedu.grading.naming import name_mistake
-from flashedu.grading.outcome import TIME_LIMIT_S, examine
+from flashedu.grading.outcome import NOT_ATTEMPTED, TIME_LIMIT_S, examine
 from flashedu.grading.verdict import Verdict
 from flashedu.machine import Machine
 
@@ -78,7 +78,7 @@ def judge(fn, exercise=None):
 def _judge(fn, exercise):
     start = time.perf_counter()
     if _is_stub(fn):
-        return _verdict(exercise, "not attempted", "There is no answer here yet. Write the body, run the cell, and check again.", [], start)
+        return _verdict(exercise, "not attempted", NOT_ATTEMPTED, [], start)
     misfit = _misfit(fn, exercise)
     if misfit:
         return _verdict(exercise, "error", misfit, [], start)

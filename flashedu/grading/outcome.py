@@ -10,6 +10,7 @@ from flashedu.grading.exercises import arrays_in
 from flashedu.machine import Machine, SramOverflow
 
 TIME_LIMIT_S = 10.0  # for all cases of a check together
+NOT_ATTEMPTED = "There is no answer here yet. Write the body, run the cell, and check again."
 
 
 @dataclass
@@ -41,7 +42,7 @@ def _raised(exercise, call, case):
         slow = f"is far too slow for so small an input (all cases together may take {TIME_LIMIT_S:.0f} seconds)"
         return "time limit", "wrong", f"It was stopped while it was running: either a loop never ends, or it {slow}."
     if type(error) is NotImplementedError and case is exercise.cases[0]:
-        return case.check, "not attempted", "There is no answer here yet. Write the body, run the cell, and check again."
+        return case.check, "not attempted", NOT_ATTEMPTED
     if isinstance(error, SramOverflow):
         return case.check, "wrong", f"SRAM overflowed. {error}"
     if error is not None:
@@ -98,7 +99,7 @@ def _compare(exercise, case, args, pristine, outcome):
         if errors.max() > 1:
             check = case.check if case.memory_limit_bytes is None else "larger"  # the values are wrong, not the memory
             freed = " (A tile that was freed holds NaN.)" if isinstance(args[0], Machine) and np.isnan(value).any() else ""
-            return check, "wrong", _difference(name, bound, value, errors, exercise) + freed
+            return check, "wrong", _difference(name, bound, value, errors) + freed
     if case.memory_limit_bytes is not None:
         return _memory(case, outcome.call.peak_bytes, inputs)
     return None
@@ -116,7 +117,7 @@ def _memory(case, peak_bytes, inputs):
     )
 
 
-def _difference(name, bound, value, errors, exercise):
+def _difference(name, bound, value, errors):
     where = tuple(int(i) for i in np.argwhere(errors > 1)[0])
     label = f"{name}[{', '.join(map(str, where))}]" if where else name
     yours, right = value[where], bound.exact[where]

@@ -3,7 +3,6 @@ import html
 import sys
 from dataclasses import dataclass, field
 
-STATES = ("passed", "wrong", "error", "not attempted", "skipped")
 LOOK = {  # a mark and a colour for each state; the state also stands there as a word
     "passed": ("✓", "#1a7f37"),
     "wrong": ("✗", "#b3261e"),
@@ -17,7 +16,7 @@ LOOK = {  # a mark and a colour for each state; the state also stands there as a
 class Verdict:
     """The answer of a check.
 
-    exercise: its name. state: one of STATES. score: in [0, 1]. checks: (name, state) pairs, where state is passed,
+    exercise: its name. state: one of the keys of LOOK. score: in [0, 1]. checks: (name, state) pairs, where state is passed,
     failed or not run. failed: the check that failed first, or None. mistake: the slug of the mistake in the zoo that the
     answer behaves like, or None. message: what the learner is told, in paragraphs. seconds: how long the check took.
     """

@@ -558,7 +558,7 @@ race.time_against_block(sides, seconds, measure(naive_attention, q, k, v).second
 #
 # Why the queries are outside and the keys inside. What lives in SRAM, and why its amount does not depend on
 # $N$. Which of an A100's three numbers a tile must fit into, and what goes wrong when $M$ is taken in bytes.
-# The closed form of the traffic, and why `block_k` is not in it. Why 8.6 GB of reads are so little HBM
+# The closed form of the traffic, and why `block_k` is not in it. Why gigabytes of reads are so little HBM
 # traffic on an H200, and what served them. Why causal attention is at most twice as fast. Why all this helps
 # although both matrix products are still computed in full.
 #
