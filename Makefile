@@ -3,12 +3,15 @@
 # make notebooks   build chapters/, exercises/ and solutions/ from sources/
 # make check       lint; name the notebooks that are not what their sources say
 #
+# make test-compile         every kernel compiled for every GPU of the table, without one; minutes
+# make test-triton-newest   the tests that run kernels, with the newest Triton, in .venv-newest
+#
 # PYTHON=python3.12 picks the interpreter; LAB_FLAGS="--no-browser --port=8899" goes to JupyterLab.
 
 PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 
-.PHONY: lab test notebooks check dev
+.PHONY: lab test notebooks check dev test-compile test-triton-newest
 
 lab:
 	@$(PYTHON) tools/bootstrap.py lab $(LAB_FLAGS)
@@ -16,6 +19,13 @@ lab:
 test: dev
 	$(VENV_PYTHON) -m pytest -q -rs
 	$(VENV_PYTHON) -m ruff check
+
+test-compile: dev
+	$(VENV_PYTHON) -m pytest -q -rs -m grid tests/kernels/test_compiled.py
+
+test-triton-newest:
+	@$(PYTHON) tools/bootstrap.py newest
+	.venv-newest/bin/python -m pytest -q -rs tests/kernels tests/grading
 
 notebooks: dev
 	$(VENV_PYTHON) tools/build.py

@@ -58,6 +58,36 @@ def attention_inputs(q, k, v):
     one_dtype({"q": q, "k": k, "v": v})
 
 
+def layer_inputs(q, k, v, do=None):
+    """torch's layout as NumPy arrays: q (B, H, Nq, D), k (B, Hkv, Nk, D), v (B, Hkv, Nk, Dv), do (B, H, Nq, Dv)."""
+    arrays = {"q": q, "k": k, "v": v, **({} if do is None else {"do": do})}
+    for name, x in arrays.items():
+        float_array(name, x, ndim=4)
+        _refuse(name, x, ~np.isfinite(x), "NaN or inf")
+    if not len(q) == len(k) == len(v) or q.shape[3] != k.shape[3] or k.shape[1:3] != v.shape[1:3]:
+        raise ValueError(f"q, k and v must agree in batch and head dimension, and k and v in heads and keys, but they are {q.shape}, {k.shape} and {v.shape}.")
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"The heads of q must be a multiple of those of k, but they are {q.shape[1]} and {k.shape[1]}.")
+    if do is not None and do.shape != (*q.shape[:3], v.shape[3]):
+        raise ValueError(f"do must have the shape of the output, {(*q.shape[:3], v.shape[3])}, but it has {do.shape}.")
+    one_dtype(arrays)
+
+
+def gradient_inputs(q, k, v, do, **forward):
+    """One head, the gradient of its output do (Nq, Dv), and what else was kept of the forward pass: o (Nq, Dv), lse (Nq,)."""
+    attention_inputs(q, k, v)
+    for name, x in {"do": do, **forward}.items():
+        if name == "lse":
+            logits(name, x, ndim=1)
+        else:
+            float_array(name, x, ndim=2)
+            _refuse(name, x, ~np.isfinite(x), "NaN or inf")
+        shape = (len(q), v.shape[1])[: x.ndim]
+        if x.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}, as q and v have it, but it has {x.shape}.")
+    one_dtype({"q": q, "do": do, **forward})
+
+
 def state(name, s):
     """A state of online softmax: (m, l, o) with shapes (R,), (R,), (R, Dv)."""
     if not isinstance(s, tuple) or len(s) != 3:
@@ -84,6 +114,25 @@ def positive_int(name, value):
     if number < 1:
         raise ValueError(f"{name} must be at least 1, but it is {number}.")
     return number
+
+
+def dtype_name(dtype):
+    """The name of a dtype given as a string, NumPy's or torch's."""
+    return dtype.__name__ if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
+
+
+def in_type(name, x, dtype):
+    """x without loss as float64 for dtype float64, else as float32: NumPy has no bfloat16. It must hold numbers of dtype."""
+    kind = dtype_name(dtype)
+    exact = x.astype(np.float64 if kind == "float64" else np.float32)
+    coarse = exact
+    if kind == "float16":
+        coarse = exact.astype(np.float16)
+    elif kind == "bfloat16":
+        coarse = (exact.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    if not np.array_equal(coarse, x):
+        raise ValueError(f"{name} must hold numbers of dtype {kind}, but some of its numbers have more digits or overflow.")
+    return exact
 
 
 def boolean(name, value):
@@ -128,7 +177,9 @@ def _check(arguments):
         boolean("causal", arguments["causal"])
     if "machine" in arguments:
         _machine(arguments["machine"])
-    if "q" in arguments:
+    if "do" in arguments:
+        gradient_inputs(**{name: arguments[name] for name in ("q", "k", "v", "do", "o", "lse") if name in arguments})
+    elif "q" in arguments:
         attention_inputs(arguments["q"], arguments["k"], arguments["v"])
     if "x" in arguments:
         logits("x", arguments["x"])

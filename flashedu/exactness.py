@@ -11,15 +11,20 @@ delta is the error of one score (a dot product of length D, the scaling, the sub
 turns into a relative error; T is the number of key tiles, each of which may rescale the sums once, and Bn their size.
 The square roots are the probabilistic bound on a sum's rounding error (Higham and Mary 2019): rounding errors have
 random signs and partly cancel. The worst case would grow with D and Bn themselves, and is never met in practice. The
-bound scales with P*|V|, not with |o*|, because the terms of o may cancel. Exponentials below the smallest normal
-number of the dtype may become 0; that adds this number times sum |V|, which is invisible unless everything else is 0.
+bound scales with P*|V|, not with |o*|, because the terms of o may cancel. u is that of float32, or of float64 for
+float64 inputs; u_P and u_o are those of the types that P and o are rounded to, which for float16 and bfloat16 are these.
+
+A relative bound ends where numbers become too small for their type. An exponential below the smallest normal number may
+become 0, and P below 2**-14 loses up to 2**-25 in float16: that adds this number times sum |V|, invisible in float32
+unless everything else is 0. The gradients' bound is built on this one: see `flashedu.gradient_bounds`.
 """
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from flashedu.arguments import attention_inputs, boolean, logits, number, one_dtype, positive_int, short, state
+from flashedu import arguments
 
 SLACK = 1.25
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -38,7 +43,7 @@ class Bound:
         Where the bound is 0 (a row that sees no key) only the exact value has ratio 0; any other has inf.
         """
         if not np.issubdtype(np.asarray(value).dtype, np.number):
-            raise TypeError(f"value must be numbers, but it is {short(value)}.")
+            raise TypeError(f"value must be numbers, but it is {arguments.short(value)}.")
         value = np.asarray(value, dtype=self.exact.dtype)
         if value.shape != self.exact.shape:
             raise ValueError(f"value must have shape {self.exact.shape}, but it has {value.shape}.")
@@ -54,7 +59,7 @@ class Bound:
 
 def unit_roundoff(dtype):
     """Half the distance from 1 to the next number of a dtype: 2**-24 for float32."""
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    name = arguments.dtype_name(dtype)
     if name not in UNIT_ROUNDOFF:
         raise TypeError(f"dtype must be one of {', '.join(UNIT_ROUNDOFF)}, but it is {dtype}.")
     return UNIT_ROUNDOFF[name]
@@ -72,10 +77,10 @@ def _tiny(x):
 
 def scores(q, k, causal=False, scale=None):
     """The oracle's scores S* (Nq, Nk) for q (Nq, D) and k (Nk, D), with -inf where the bottom-right mask hides a key."""
-    attention_inputs(q, k, k)
-    boolean("causal", causal)
+    arguments.attention_inputs(q, k, k)
+    arguments.boolean("causal", causal)
     if scale is not None:
-        number("scale", scale)
+        arguments.number("scale", scale)
     q, k = _wide(q), _wide(k)
     s = q @ k.T * (1 / np.sqrt(q.dtype.type(q.shape[1])) if scale is None else scale)
     if causal:
@@ -99,9 +104,9 @@ def _kappa(delta, u, tiles, block):
 
 def softmax_bound(x, u=None):
     """Bound for a softmax over the last axis of x (..., N), computed with unit roundoff u (by default that of x)."""
-    logits("x", x)
+    arguments.logits("x", x)
     u = unit_roundoff(x.dtype) if u is None else u
-    number("u", u)
+    arguments.number("u", u)
     s = _wide(x)
     m, l, spread = _row_statistics(s)
     size = np.where(np.isfinite(s), np.abs(s), 0).max(axis=-1)
@@ -110,39 +115,94 @@ def softmax_bound(x, u=None):
     return Bound(p, SLACK * (_kappa(delta, u, 1, s.shape[-1]) + u)[..., None] * p + _tiny(x) * (s > -np.inf))
 
 
-def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, u=None, u_p=0.0, u_o=None):
-    """Bounds for the output (Nq, Dv) and the lse (Nq,) of attention on q (Nq, D), k (Nk, D), v (Nk, Dv).
+@dataclass(frozen=True)
+class Rounding:
+    """How a kernel rounds: u is the unit roundoff of what it accumulates in, u_p that of P (and dS), 0 if it is not cast,
+    u_o that of its results; tiny is what an exponential may lose to underflow, lost what a cast of P or a result may."""
 
-    u is the unit roundoff of the accumulation (by default that of the inputs), u_p that of the type that P is rounded to
-    (0 if it is not), u_o that of the output's type (by default u): a number, see `unit_roundoff`. block_k is the size of
-    the key tiles (by default one tile of Nk). Returns (Bound, Bound).
-    """
-    attention_inputs(q, k, v)
+    u: float
+    u_p: float
+    u_o: float
+    tiny: float
+    lost: float
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The oracle of one head and the errors of a forward pass, without slack: p and visible are (Nq, Nk), o and o_error
+    (Nq, Dv), the rest (Nq,). delta is the error of a score, kappa the relative one of a probability."""
+
+    rounding: Rounding
+    visible: np.ndarray
+    p: np.ndarray
+    o: np.ndarray
+    o_error: np.ndarray
+    m: np.ndarray
+    lse: np.ndarray
+    lse_error: np.ndarray
+    delta: np.ndarray
+    kappa: np.ndarray
+
+
+def forward_errors(q, k, v, causal=False, scale=None, block_k=None, dtype=None, u=None):
+    """The `Forward` of one head, q (Nq, D), k (Nk, D), v (Nk, Dv); for the arguments see `attention_bounds`."""
+    arguments.attention_inputs(q, k, v)
     if block_k is not None:
-        positive_int("block_k", block_k)
+        arguments.positive_int("block_k", block_k)
+    if u is not None:
+        arguments.number("u", u)
+    dtype = q.dtype if dtype is None else dtype
+    u_type = unit_roundoff(dtype)
+    q, k, v = (arguments.in_type(name, x, dtype) for name, x in (("q", q), ("k", k), ("v", v)))
     u = unit_roundoff(q.dtype) if u is None else u
-    u_o = u if u_o is None else u_o
-    for name, value in (("u", u), ("u_p", u_p), ("u_o", u_o)):
-        number(name, value)
-    block_k = len(k) if block_k is None else min(block_k, len(k))
-    tiles = -(-len(k) // block_k)
-    d = q.shape[1]
+    cast = u_type > UNIT_ROUNDOFF["float32"]  # to 16 bits
+    tiny = float(_tiny(q))
+    r = Rounding(u, u_type if cast else 0.0, u_type if cast else u, tiny, 2.0**-25 if arguments.dtype_name(dtype) == "float16" else tiny)
+
+    d, n_k = q.shape[1], len(k)
+    block_k = n_k if block_k is None else min(block_k, n_k)
     s = scores(q, k, causal, scale)
     scale = 1 / math.sqrt(d) if scale is None else scale
     m, l, spread = _row_statistics(s)
     visible = s > -np.inf
     size = np.where(visible, _wide(np.abs(q)) @ _wide(np.abs(k)).T, 0).max(axis=1) * scale
     delta = u * ((math.sqrt(d) + 3) * size + 2 * spread)
-    kappa = _kappa(delta, u, tiles, block_k)
+    kappa = _kappa(delta, u, -(-n_k // block_k), block_k)
     p = np.exp(s - m[:, None]) / np.where(l == 0, 1, l)[:, None]
     o, p_abs_v = p @ _wide(v), p @ _wide(np.abs(v))
-    underflow = _tiny(q) * (visible @ _wide(np.abs(v)))
-    o_bound = (kappa[:, None] + u_p) * p_abs_v + u_o * (np.abs(o) + u_p * p_abs_v)
+    underflow = r.lost * (visible @ _wide(np.abs(v))) + r.lost * visible.any(axis=1, keepdims=True)
+    o_error = (kappa[:, None] + r.u_p) * p_abs_v + r.u_o * (np.abs(o) + r.u_p * p_abs_v) + underflow
     with np.errstate(divide="ignore"):
         lse = np.where(l > 0, m + np.log(l), -np.inf)
-    finite_lse = np.where(l > 0, lse, 0)
-    lse_bound = np.where(l > 0, kappa + u * (np.abs(m) + np.abs(finite_lse)), 0)
-    return Bound(o, SLACK * o_bound + underflow), Bound(lse, SLACK * lse_bound)
+    lse_error = np.where(l > 0, kappa + u * (np.abs(m) + np.abs(np.where(l > 0, lse, 0))), 0)
+    return Forward(r, visible, p, o, o_error, m, lse, lse_error, delta, kappa)
+
+
+def by_head(one_head, q, k, v, do=None):
+    """The bounds of one_head(q, k, v), or one_head(q, k, v, do), for every query head of torch's layout, stacked to (B, H, ...).
+
+    q (B, H, Nq, D), k (B, Hkv, Nk, D), v (B, Hkv, Nk, Dv), H a multiple of Hkv, do (B, H, Nq, Dv).
+    """
+    arguments.layer_inputs(q, k, v, do)
+    (batch, heads), group = q.shape[:2], q.shape[1] // k.shape[1]
+    more = () if do is None else (do,)
+    bounds = [one_head(q[b, h], k[b, h // group], v[b, h // group], *(x[b, h] for x in more)) for b in range(batch) for h in range(heads)]
+    stacked = lambda parts: np.stack(parts).reshape(batch, heads, *parts[0].shape)  # noqa: E731
+    return tuple(Bound(stacked([x.exact for x in result]), stacked([x.bound for x in result])) for result in zip(*bounds))
+
+
+def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, dtype=None, u=None):
+    """Bounds for the output (Nq, Dv) and the lse (Nq,) of attention on q (Nq, D), k (Nk, D), v (Nk, Dv).
+
+    In torch's layout, q (B, H, Nq, D), k (B, Hkv, Nk, D) and v (B, Hkv, Nk, Dv), they are (B, H, Nq, Dv) and (B, H, Nq).
+    dtype is that of the kernel's inputs and output, also of torch, by default that of the arrays: NumPy has no bfloat16, so
+    16-bit numbers are passed as float32. block_k is the size of the key tiles (by default one tile of Nk), u the unit
+    roundoff of the accumulation (by default that of float32, or of float64 for float64). Returns (Bound, Bound).
+    """
+    if getattr(q, "ndim", 2) == 4:
+        return by_head(partial(attention_bounds, causal=causal, scale=scale, block_k=block_k, dtype=dtype, u=u), q, k, v)
+    f = forward_errors(q, k, v, causal, scale, block_k, dtype, u)
+    return Bound(f.o, SLACK * f.o_error), Bound(f.lse, SLACK * f.lse_error)
 
 
 def state_bounds(parts, u):
@@ -154,11 +214,11 @@ def state_bounds(parts, u):
     if not parts:
         raise ValueError("parts must hold at least one state, but it is empty.")
     for i, part in enumerate(parts):
-        state(f"part {i}", part)
-    one_dtype({f"o of part {i}": part[2] for i, part in enumerate(parts)})
+        arguments.state(f"part {i}", part)
+    arguments.one_dtype({f"o of part {i}": part[2] for i, part in enumerate(parts)})
     if len({part[2].shape for part in parts}) > 1:
         raise ValueError(f"parts must have the same shape, but their o are {', '.join(str(part[2].shape) for part in parts)}.")
-    number("u", u)
+    arguments.number("u", u)
     ms = np.stack([_wide(m) for m, _, _ in parts], axis=-1)  # (R, parts)
     m, _, spread = _row_statistics(ms)
     size = np.where(np.isfinite(ms), np.abs(ms), 0).max(axis=-1)

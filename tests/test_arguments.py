@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from flashedu import cost, exactness, machine, reference
+from flashedu import cost, exactness, gradient_bounds, machine, reference
 
 try:
     import torch
@@ -31,6 +31,8 @@ def calls():
     """A correct call of every public function: name -> (function, its arguments by name)."""
     q, k, v = array(3, 4), array(5, 4), array(5, 2)
     one_head = {"q": q, "k": k, "v": v}
+    layer_arrays = {"q": array(2, 4, 3, 5), "k": array(2, 2, 6, 5), "v": array(2, 2, 6, 1)}
+    options = {"causal": True, "scale": 0.5, "block_k": 2, "u": 2.0**-24}
     layer = {"n": 16, "head_dim": 4, "heads": 4, "kv_heads": 2, "itemsize": 2}
     blocks = {"block_q": 2, "block_k": 3}
     lengths = {"n_q": 3, "n_k": 5}
@@ -45,6 +47,11 @@ def calls():
         "reference.merge_states": (reference.merge_states, {"a": state(), "b": state()}),
         "reference.online_attention": (reference.online_attention, {**one_head, "block_size": 2}),
         "reference.tiled_attention": (reference.tiled_attention, {**one_head, **blocks, "causal": True}),
+        "reference.attention_backward": (reference.attention_backward, {**one_head, "do": array(3, 2), "causal": True}),
+        "reference.tiled_backward": (
+            reference.tiled_backward,
+            {**one_head, "o": array(3, 2), "lse": array(3), "do": array(3, 2), **blocks, "causal": True},
+        ),
         "reference.tiled_on_machine": (reference.tiled_on_machine, {"machine": ready, **blocks, "causal": True}),
         "cost.naive_traffic": (cost.naive_traffic, dict(layer)),
         "cost.naive_intensity": (cost.naive_intensity, dict(layer)),
@@ -56,9 +63,15 @@ def calls():
         "exactness.unit_roundoff": (exactness.unit_roundoff, {"dtype": np.float32}),
         "exactness.scores": (exactness.scores, {"q": q, "k": k, "causal": True, "scale": 0.5}),
         "exactness.softmax_bound": (exactness.softmax_bound, {"x": array(3, 4), "u": 2.0**-24}),
-        "exactness.attention_bounds": (
-            exactness.attention_bounds,
-            {**one_head, "causal": True, "scale": 0.5, "block_k": 2, "u": 2.0**-24, "u_p": 0.0, "u_o": 2.0**-24},
+        "exactness.forward_errors": (exactness.forward_errors, {**one_head, **options, "dtype": "float32"}),
+        "exactness.attention_bounds": (exactness.attention_bounds, {**one_head, **options, "dtype": "float32"}),
+        "exactness.by_head": (
+            exactness.by_head,
+            {"one_head": lambda q, k, v, do: exactness.attention_bounds(q, k, v), **layer_arrays, "do": array(2, 4, 3, 1)},
+        ),
+        "gradient_bounds.gradient_bounds": (
+            gradient_bounds.gradient_bounds,
+            {**one_head, "do": array(3, 2), **options, "block_q": 2, "dtype": "float32"},
         ),
         "exactness.state_bounds": (exactness.state_bounds, {"parts": [state(), state()], "u": 2.0**-24}),
         "exactness.Bound.errors": (exactness.Bound(array(3), array(3)).errors, {"value": array(3)}),
@@ -98,6 +111,10 @@ BAD_SCALES = [
 ]
 OPTIONAL = {  # None is a default there
     ("exactness.attention_bounds", "block_k"),
+    ("exactness.forward_errors", "block_k"),
+    ("gradient_bounds.gradient_bounds", "block_q"),
+    ("gradient_bounds.gradient_bounds", "block_k"),
+    ("exactness.by_head", "do"),
     ("machine.Machine", "itemsize"),
     ("machine.Machine.for_attention", "itemsize"),
 }
@@ -154,12 +171,13 @@ def refusals():
             bad = []
             if name in NUMBERS:
                 bad = [b for b in BAD_NUMBERS if b[0] is not None or (call, name) not in OPTIONAL]
-            elif name in ("scale", "u", "u_p", "u_o"):
+            elif name in ("scale", "u"):
                 bad = BAD_SCALES
             elif name == "causal":
                 bad = [(x, TypeError, repr(x)) for x in ("yes", 1, None, [True])]
-            elif name in ("q", "k", "v", "x", "m", "l", "scores"):
-                bad = list(bad_arrays(value, infinity_too=name not in ("x", "m", "scores")))
+            elif name in ("q", "k", "v", "do", "o", "lse", "x", "m", "l", "scores"):
+                bad = list(bad_arrays(value, infinity_too=name not in ("x", "m", "scores", "lse")))
+                bad = [b for b in bad if b[0] is not None or (call, name) not in OPTIONAL]
                 if name != "x":  # x may have any number of axes
                     bad.append((value[None], ValueError, str(value[None].shape)))
                     bad.append((value.astype(np.float64), TypeError, "float64"))  # the others stay float32
@@ -168,12 +186,30 @@ def refusals():
             for wrong, error, quoted in bad:
                 yield call, {name: wrong}, error, name, quoted
     for call in ("reference.naive_attention", "reference.online_attention", "reference.tiled_attention",
-                 "exactness.attention_bounds", "machine.Machine.for_attention"):
+                 "exactness.attention_bounds", "exactness.forward_errors", "machine.Machine.for_attention"):
         yield call, {"k": array(5, 7)}, ValueError, "k", "(5, 7)"
         yield call, {"q": array(3, 7)}, ValueError, "q", "(3, 7)"
         yield call, {"v": array(6, 2)}, ValueError, "v", "(6, 2)"
         yield call, {"k": array(6, 4)}, ValueError, "k", "(6, 4)"
         yield call, {"k": TOO_FEW_ELEMENTS, "v": np.zeros((0, 2), np.float32)}, ValueError, "k", "(0, 4)"
+    for call in ("reference.attention_backward", "reference.tiled_backward", "gradient_bounds.gradient_bounds"):
+        yield call, {"k": array(5, 7)}, ValueError, "k", "(5, 7)"
+        yield call, {"v": array(6, 2)}, ValueError, "v", "(6, 2)"
+        yield call, {"do": array(5, 2)}, ValueError, "do", "(5, 2)"
+        yield call, {"do": array(3, 4)}, ValueError, "do", "(3, 4)"
+    yield "reference.tiled_backward", {"o": array(3, 4)}, ValueError, "o", "(3, 4)"
+    yield "reference.tiled_backward", {"lse": array(4)}, ValueError, "lse", "4"
+    for name, shape in (("k", (2, 2, 6, 4)), ("k", (1, 2, 6, 5)), ("v", (2, 2, 5, 1)), ("v", (2, 1, 6, 1)), ("q", (3, 4, 3, 5))):
+        yield "exactness.by_head", {name: array(*shape)}, ValueError, name, str(shape)
+    yield "exactness.by_head", {"q": array(2, 3, 3, 5)}, ValueError, "q", "3 and 2"
+    yield "exactness.by_head", {"do": array(2, 4, 4, 1)}, ValueError, "do", "(2, 4, 4, 1)"
+    for call in ("exactness.attention_bounds", "exactness.forward_errors", "gradient_bounds.gradient_bounds"):
+        for wrong, quoted in (("float8", "float8"), (3, "3"), (int, "int")):
+            yield call, {"dtype": wrong}, TypeError, "dtype", quoted
+        for dtype in ("float16", "bfloat16"):
+            yield call, {"dtype": dtype}, ValueError, "q", dtype
+    in_16_bits = {name: np.ones_like(x) for name, x in (("q", array(3, 4)), ("k", array(5, 4)), ("v", array(5, 2)))}
+    yield "gradient_bounds.gradient_bounds", {**in_16_bits, "dtype": "float16"}, ValueError, "do", "float16"
     yield "exactness.scores", {"k": array(5, 7)}, ValueError, "k", "(5, 7)"
     yield "reference.update_normalizer", {"m": array(2)}, ValueError, "m", "2"
     yield "reference.update_normalizer", {"l": state(4)[1]}, ValueError, "l", "4"
@@ -266,7 +302,7 @@ def public(module):
 
 
 def test_no_public_function_is_left_out():
-    assert {name for module in (reference, cost, exactness, machine) for name in public(module)} <= calls().keys()
+    assert {name for module in (reference, cost, exactness, gradient_bounds, machine) for name in public(module)} <= calls().keys()
 
 
 @pytest.mark.parametrize("fn", [reference.naive_attention, cost.tile_counts])

@@ -28,78 +28,103 @@ def machine(tmp_path, monkeypatch):
         if made.code == "interrupted":
             raise KeyboardInterrupt
         if "venv" in command:
-            (venv / "bin").mkdir(parents=True, exist_ok=True)
-            (venv / "bin/python").touch()
+            folder = root / command[-1]
+            (folder / "bin").mkdir(parents=True, exist_ok=True)
+            (folder / "bin/python").touch()
         return made.code
 
     monkeypatch.setattr(bootstrap, "ROOT", str(root))
-    monkeypatch.setattr(bootstrap, "VENV", str(venv))
-    monkeypatch.setattr(bootstrap, "PYTHON", str(venv / "bin/python"))
-    monkeypatch.setattr(bootstrap, "STAMP", str(made.stamp))
     monkeypatch.setattr(bootstrap.shutil, "disk_usage", lambda path: SimpleNamespace(free=50e9))
     monkeypatch.setattr(bootstrap.subprocess, "call", call)
     return made
 
 
-def sentence():
+def sentence(verb="lab"):
     """What `install` says as it stops."""
     with pytest.raises(SystemExit) as stopped:
-        bootstrap.install(["course"])
+        bootstrap.install(verb)
     text = stopped.value.code
     assert isinstance(text, str) and "\n" not in text and text.endswith(".") and ". " not in text
     return text
 
 
 def test_the_first_run_installs_and_the_second_does_nothing(machine):
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     assert machine.commands[0].endswith(f"-m venv {machine.venv}")
     assert machine.commands[1].endswith("-c constraints.txt -e .[course]")
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     assert len(machine.commands) == 2
 
 
+def test_the_newest_triton_has_an_environment_of_its_own(machine):
+    bootstrap.install("dev")
+    made = machine.stamp.read_text()
+    bootstrap.install("newest")
+    venv, course, triton = machine.commands[2:]
+    newest = machine.root / ".venv-newest"
+    assert venv.endswith(f"-m venv {newest}")
+    assert course.startswith(str(newest / "bin/python")) and course.endswith("-c constraints.txt -e .[course,dev]")
+    assert triton.startswith(str(newest / "bin/python")) and triton.endswith(f"--no-deps {bootstrap.NEWEST_TRITON}")
+    bootstrap.install("newest")
+    assert len(machine.commands) == 5 and machine.stamp.read_text() == made
+
+
+def test_another_newest_triton_is_installed_into_the_same_venv(machine, monkeypatch):
+    bootstrap.install("newest")
+    monkeypatch.setattr(bootstrap, "NEWEST_TRITON", "triton==9.0.*")
+    bootstrap.install("newest")
+    assert len(machine.commands) == 5 and machine.commands[-1].endswith("--no-deps triton==9.0.*")
+
+
+def test_triton_has_no_wheel_elsewhere(machine, monkeypatch):
+    elsewhere = SimpleNamespace(version_info=sys.version_info, exit=sys.exit, platform="darwin")
+    monkeypatch.setattr(bootstrap, "sys", elsewhere)
+    assert "Linux only" in sentence("newest")
+    assert machine.commands == []
+
+
 def test_jupyterlab_does_not_ask_about_news(machine):
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     settings = json.loads((machine.venv / "share/jupyter/lab/settings/overrides.json").read_text())
     assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
 def test_a_changed_list_is_installed_into_the_same_venv(machine, name):
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     (machine.root / name).write_text("changed")
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     assert len(machine.commands) == 3 and "pip install" in machine.commands[2]
 
 
 def test_what_the_tests_need_is_added_and_kept(machine):
-    bootstrap.install(["course"])
-    bootstrap.install(["course", "dev"])
+    bootstrap.install("lab")
+    bootstrap.install("dev")
     assert machine.commands[2].endswith("-e .[course,dev]")
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     assert len(machine.commands) == 3
 
 
 @pytest.mark.parametrize("second_try", [False, True])
 def test_an_interrupted_installation_starts_from_a_clean_state(machine, second_try):
     if second_try:
-        bootstrap.install(["course"])
+        bootstrap.install("lab")
         (machine.root / "constraints.txt").write_text("changed")
     machine.code = "interrupted"
     with pytest.raises(KeyboardInterrupt):
-        bootstrap.install(["course"])
+        bootstrap.install("lab")
     (machine.venv / "half").touch()
     machine.code, machine.commands = 0, []
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     assert not (machine.venv / "half").exists() and "-m venv" in machine.commands[0]
     assert machine.stamp.exists()
 
 
 def test_a_course_that_was_moved_is_installed_again(machine):
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     stamp = json.loads(machine.stamp.read_text())
     machine.stamp.write_text(json.dumps({**stamp, "home": [stamp["home"][0], "/elsewhere"]}))
-    bootstrap.install(["course"])
+    bootstrap.install("lab")
     assert "-m venv" in machine.commands[2]
 
 

@@ -38,7 +38,7 @@ def imported(path):
 
 def test_extras_are_the_ones_that_the_tools_install():
     assert list(PROJECT["optional-dependencies"]) == ["course", "dev"]
-    assert bootstrap.EXTRAS == {"lab": ["course"], "dev": ["course", "dev"]}
+    assert bootstrap.EXTRAS == {"lab": ["course"], "dev": ["course", "dev"], "newest": ["course", "dev"]}
 
 
 def test_core_is_numpy_alone():

@@ -85,7 +85,7 @@ def test_scores_have_the_scale_and_the_mask(scale, causal):
 
 # ---- the formula of the design, term by term
 
-def by_the_formula(q, k, v, causal, block_k, u, u_p, u_o):
+def by_the_formula(q, k, v, causal, block_k, u, u_p, u_o, lost):
     n_q, n_k, d = len(q), len(k), q.shape[1]
     o_bound, lse_bound = np.zeros((n_q, v.shape[1])), np.zeros(n_q)
     block = min(block_k, n_k)
@@ -103,17 +103,22 @@ def by_the_formula(q, k, v, causal, block_k, u, u_p, u_o):
         for c in range(v.shape[1]):
             o = math.fsum(math.exp(x - lse) * float(v[j, c]) for x, j in zip(s, seen, strict=True))
             pv = math.fsum(math.exp(x - lse) * abs(float(v[j, c])) for x, j in zip(s, seen, strict=True))
-            o_bound[i, c] = (kappa + u_p) * pv + u_o * (abs(o) + u_p * pv)
+            o_bound[i, c] = (kappa + u_p) * pv + u_o * (abs(o) + u_p * pv) + lost * (1 + math.fsum(abs(float(v[j, c])) for j in seen))
     return SLACK * o_bound, SLACK * lse_bound
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("u, u_p, u_o", [(2**-24, 0.0, 2**-24), (2**-24, 2**-8, 2**-8), (2**-53, 0.0, 0.0)])
+@pytest.mark.parametrize("dtype, given, u, u_p, u_o, lost", [
+    ("float32", None, 2**-24, 0.0, 2**-24, 2.0**-126),
+    ("bfloat16", None, 2**-24, 2**-8, 2**-8, 2.0**-126),
+    ("float16", None, 2**-24, 2**-11, 2**-11, 2.0**-25),
+    ("float32", 2.0**-53, 2**-53, 0.0, 2**-53, 2.0**-126),
+])
 @pytest.mark.parametrize("shape, block_k", [((4, 6, 3, 2), 4), ((6, 3, 4, 2), 1), ((3, 3, 2, 2), 50)])
-def test_the_bound_is_the_formula(shape, block_k, u, u_p, u_o, causal):
-    q, k, v = head(*shape, logits=3)
-    bounds = attention_bounds(q, k, v, causal=causal, block_k=block_k, u=u, u_p=u_p, u_o=u_o)
-    for bound, expected in zip(bounds, by_the_formula(q, k, v, causal, block_k, u, u_p, u_o), strict=True):
+def test_the_bound_is_the_formula(shape, block_k, dtype, given, u, u_p, u_o, lost, causal):
+    q, k, v = (to_bits(x, 8) for x in head(*shape, logits=3))  # numbers of every dtype
+    bounds = attention_bounds(q, k, v, causal=causal, block_k=block_k, dtype=dtype, u=given)
+    for bound, expected in zip(bounds, by_the_formula(q, k, v, causal, block_k, u, u_p, u_o, lost), strict=True):
         # computed in float64 on both sides from fewer than 100 operations on scores below 20
         np.testing.assert_allclose(bound.bound, expected, rtol=100 * 20 * 2.0**-53, atol=0)
 
@@ -123,7 +128,7 @@ def test_defaults():
     for dtype, u in (("float32", 2.0**-24), ("float64", 2.0**-53)):
         q, k, v = (x.astype(dtype) for x in (q, k, v))
         ours = attention_bounds(q, k, v)
-        spelt_out = attention_bounds(q, k, v, causal=False, block_k=5, u=u, u_p=0.0, u_o=u)
+        spelt_out = attention_bounds(q, k, v, causal=False, block_k=5, dtype=dtype, u=u)
         assert all(np.array_equal(a.bound, b.bound) for a, b in zip(ours, spelt_out, strict=True))
     x = q[0].astype(np.float32)
     assert np.array_equal(softmax_bound(x).bound, softmax_bound(x, u=2.0**-24).bound)
@@ -133,7 +138,7 @@ def test_defaults():
 def test_unit_roundoff_is_half_an_ulp_of_one(dtype, u):
     assert unit_roundoff(dtype) == unit_roundoff(np.dtype(dtype)) == unit_roundoff(np.dtype(dtype).type) == u
     assert u == np.finfo(dtype).eps / 2
-    assert UNIT_ROUNDOFF["bfloat16"] == 2.0**-8 == unit_roundoff("bfloat16")  # 8 significant bits
+    assert UNIT_ROUNDOFF["bfloat16"] == 2.0**-8 == unit_roundoff("bfloat16") == unit_roundoff("torch.bfloat16")  # 8 significant bits
 
 
 # ---- correct kernels pass
@@ -249,9 +254,8 @@ def test_without_its_mistake_the_same_kernel_passes(n, causal, logits):
 def test_bfloat16_passes_with_its_own_roundoff_and_not_without(n, causal, logits):
     """P and the output rounded to bfloat16, everything else in float32: what a 16-bit kernel does."""
     q, k, v = (to_bits(x, 8) for x in head(n, n, 64, logits=logits))
-    u = unit_roundoff("bfloat16")
     o = flash(q, k, v, causal, p_bits=8, o_bits=8)
-    assert attention_bounds(q, k, v, causal=causal, block_k=64, u_p=u, u_o=u)[0].ratio(o) <= 1
+    assert attention_bounds(q, k, v, causal=causal, block_k=64, dtype="bfloat16")[0].ratio(o) <= 1
     assert attention_bounds(q, k, v, causal=causal, block_k=64)[0].ratio(o) > 1
 
 

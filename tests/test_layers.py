@@ -23,16 +23,17 @@ MAY_IMPORT = {
     "cost": {"arguments"},
     "reference": {"arguments", "machine"},
     "exactness": {"arguments", "reference"},
+    "gradient_bounds": {"arguments", "exactness"},
     "bench": {"arguments", "hardware"},
     "kernels": {"arguments", "hardware", "reference"},
-    "grading": {"arguments", "machine", "cost", "reference", "exactness", "kernels"},
+    "grading": {"arguments", "machine", "cost", "reference", "exactness", "gradient_bounds", "kernels"},
     "viz": {"arguments", "hardware", "cost"},
-    "demos": {"arguments", "hardware", "cost", "machine", "reference", "exactness", "results", "data", "viz"},
-    "health": {"arguments", "reference", "exactness", "grading", "kernels"},
+    "demos": {"arguments", "hardware", "cost", "machine", "reference", "exactness", "gradient_bounds", "results", "data", "viz"},
+    "health": {"arguments", "reference", "exactness", "gradient_bounds", "grading", "kernels"},
     "flashedu": {"grading", "health"},
     "__main__": {"flashedu", "grading", "health", "bench"},
 }
-NUMPY_ONLY = {"arguments", "machine", "cost", "reference", "exactness", "hardware", "bench"}
+NUMPY_ONLY = {"arguments", "machine", "cost", "reference", "exactness", "gradient_bounds", "hardware", "bench"}
 
 
 def module_name(path):

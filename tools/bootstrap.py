@@ -2,6 +2,7 @@
 
     python3 tools/bootstrap.py lab [flags for JupyterLab]     what it takes to read the course, and JupyterLab
     python3 tools/bootstrap.py dev                            what it takes to build and test it as well
+    python3 tools/bootstrap.py newest                         the same in .venv-newest, with the newest Triton
 
 Uses the standard library only, and syntax that Python 3.6 parses, so that an old one can tell its owner what is missing.
 """
@@ -15,10 +16,9 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-VENV = os.path.join(ROOT, ".venv")
-PYTHON = os.path.join(VENV, "Scripts", "python.exe") if os.name == "nt" else os.path.join(VENV, "bin", "python")
-STAMP = os.path.join(VENV, "installed.json")  # written last: without it, .venv was left half made
-EXTRAS = {"lab": ["course"], "dev": ["course", "dev"]}
+VENVS = {"lab": ".venv", "dev": ".venv", "newest": ".venv-newest"}
+EXTRAS = {"lab": ["course"], "dev": ["course", "dev"], "newest": ["course", "dev"]}
+NEWEST_TRITON = "triton==3.9.*"
 OLDEST, NEWEST = (3, 11), (3, 14)  # between them, every version in constraints.txt has a wheel
 NEEDED_GB = 8 if sys.platform == "linux" else 3  # on Linux torch brings the CUDA libraries
 QUIET = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
@@ -50,61 +50,76 @@ def check_disk(needed_gb):
         )
 
 
-def digest():
+def digest(*more):
     """Changes when something that is installed may have changed."""
-    sha = hashlib.sha256()
+    sha = hashlib.sha256("".join(more).encode())
     for name in ("pyproject.toml", "constraints.txt"):
         with open(os.path.join(ROOT, name), "rb") as file:
             sha.update(file.read())
     return sha.hexdigest()
 
 
-def read_stamp():
+def python_of(venv):
+    return os.path.join(venv, "Scripts", "python.exe") if os.name == "nt" else os.path.join(venv, "bin", "python")
+
+
+def stamp_of(venv):
+    return os.path.join(venv, "installed.json")  # written last: without it, the environment was left half made
+
+
+def read_stamp(venv):
     try:
-        with open(STAMP) as file:
+        with open(stamp_of(venv)) as file:
             return json.load(file)
     except (OSError, ValueError):
         return {}
 
 
-def run(*command):
+def run(venv, *command):
     """Run a command in the root, with its temporary files on the disk that was checked."""
-    code = subprocess.call(command, cwd=ROOT, env=dict(os.environ, TMPDIR=VENV))
+    code = subprocess.call(command, cwd=ROOT, env=dict(os.environ, TMPDIR=venv))
     if code:
         check_disk(1)
         sys.exit("The installation stopped at the error above: when it is mended, run the same command again.")
 
 
-def install(extras):
-    """Bring .venv up to date with pyproject.toml and constraints.txt; does nothing if it is."""
+def install(verb):
+    """Bring the verb's environment up to date with pyproject.toml and constraints.txt; does nothing if it is."""
+    venv, extras = os.path.join(ROOT, VENVS[verb]), EXTRAS[verb]
+    python, newest = python_of(venv), [NEWEST_TRITON] if verb == "newest" else []
     home = [list(sys.version_info[:2]), ROOT]
-    stamp = read_stamp()
-    reuse = stamp.get("home") == home and os.path.exists(PYTHON)
+    stamp = read_stamp(venv)
+    reuse = stamp.get("home") == home and os.path.exists(python)
     if reuse:
         extras = sorted(set(extras) | set(stamp["extras"]))
-        if stamp == {"home": home, "extras": extras, "digest": digest()}:
+        if stamp == {"home": home, "extras": extras, "digest": digest(*newest)}:
             return
     check_machine()
+    if newest and sys.platform != "linux":
+        sys.exit(f"Triton has wheels for Linux only, so there is no {VENVS[verb]} on this system.")
     if reuse:
-        os.remove(STAMP)
+        os.remove(stamp_of(venv))
     else:
-        shutil.rmtree(VENV, ignore_errors=True)
+        shutil.rmtree(venv, ignore_errors=True)
         check_disk(NEEDED_GB)
-        print("Installing the course into .venv: this takes some minutes, once.", flush=True)
-        os.mkdir(VENV)
-        run(sys.executable, "-m", "venv", VENV)
-    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-c", "constraints.txt"]
-    run(*pip, "-e", f".[{','.join(extras)}]")
-    settings = os.path.join(VENV, "share", "jupyter", "lab", "settings")
+        print(f"Installing the course into {VENVS[verb]}: this takes some minutes, once.", flush=True)
+        os.mkdir(venv)
+        run(venv, sys.executable, "-m", "venv", venv)
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    run(venv, *pip, "-c", "constraints.txt", "-e", f".[{','.join(extras)}]")
+    if newest:  # without its dependencies: a torch for CUDA names the one Triton that it was built for
+        run(venv, *pip, "--no-deps", *newest)
+    settings = os.path.join(venv, "share", "jupyter", "lab", "settings")
     os.makedirs(settings, exist_ok=True)
     with open(os.path.join(settings, "overrides.json"), "w") as file:
         json.dump(QUIET, file)
-    with open(STAMP, "w") as file:
-        json.dump({"home": home, "extras": extras, "digest": digest()}, file)
+    with open(stamp_of(venv), "w") as file:
+        json.dump({"home": home, "extras": extras, "digest": digest(*newest)}, file)
 
 
 def lab(flags):
-    command = [PYTHON, "-m", "jupyterlab", "--ServerApp.root_dir=" + ROOT]
+    python = python_of(os.path.join(ROOT, VENVS["lab"]))
+    command = [python, "-m", "jupyterlab", "--ServerApp.root_dir=" + ROOT]
     command.append("--LabApp.default_url=/lab/tree/chapters/00_start_here.ipynb")
     if os.name != "nt" and os.getuid() == 0:
         command.append("--allow-root")
@@ -112,14 +127,14 @@ def lab(flags):
     os.chdir(ROOT)
     if os.name == "nt":
         sys.exit(subprocess.call(command))
-    os.execv(PYTHON, command)
+    os.execv(python, command)
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in EXTRAS:
         sys.exit(__doc__)
     try:
-        install(EXTRAS[sys.argv[1]])
+        install(sys.argv[1])
     except KeyboardInterrupt:
         sys.exit("Interrupted: the same command starts again from a clean state.")
     if sys.argv[1] == "lab":

@@ -1,12 +1,17 @@
 """The registry: for each exercise its right answer, and what is compared with what."""
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import unwrap
 
 import numpy as np
 
 from flashedu import cost, exactness, reference
-from flashedu.grading.cases import CASES
+from flashedu.gradient_bounds import gradient_bounds
+from flashedu.grading.cases import CASES, GPU_CASES
+from flashedu.grading.tensors import right
+from flashedu.grading.tensors.calling import CONTRACTS as TENSOR_CONTRACTS
+from flashedu.grading.tensors.calling import on_tensors
 from flashedu.machine import Machine
 
 FLOAT_CONTRACTS = ("type", "shape", "dtype", "inputs unchanged")
@@ -19,7 +24,9 @@ class Exercise:
     name: that of the function. reference: the right answer. contracts: what every result must keep, checked before its
     values. expected(*args): a list of (name, Bound). outputs(args, result): what is compared with it (by default the
     result). special: {check: (expected, outputs)} where a check compares something else. peer(*args): naive attention
-    on the same arguments, for a verdict to compare errors with, or None.
+    on the same arguments, for a verdict to compare errors with, or None. call(fn, args, seconds, case): how an answer in
+    Triton is called (None: plainly). patience: how much longer than usual its cases may take. on_gpu: whether its cases are
+    those for a GPU.
     """
 
     name: str
@@ -30,10 +37,13 @@ class Exercise:
     outputs: Callable = None
     special: dict = field(default_factory=dict)
     peer: Callable = None
+    call: Callable = None
+    patience: int = 1
+    on_gpu: bool = False
 
     @property
     def cases(self):
-        return CASES[self.name]
+        return (GPU_CASES if self.on_gpu else CASES)[self.name]
 
     @property
     def checks(self):
@@ -75,6 +85,14 @@ def _tiled(q, k, v, block_q, block_k, causal=False):
     return [("o", o), ("lse", lse)]
 
 
+def _backward(q, k, v, do, causal=False):
+    return list(zip(("dq", "dk", "dv"), gradient_bounds(q, k, v, do, causal)))
+
+
+def _tiled_backward(q, k, v, o, lse, do, block_q, block_k, causal=False):
+    return list(zip(("dq", "dk", "dv"), gradient_bounds(q, k, v, do, causal, block_q=block_q, block_k=block_k)))
+
+
 def _on_machine(machine, block_q, block_k, causal):
     return _tiled(machine.hbm["q"], machine.hbm["k"], machine.hbm["v"], block_q, block_k, causal)
 
@@ -105,6 +123,16 @@ def _machine_least_peak(args, result):
 
 def _naive_peer(q, k, v, *rest):
     return unwrap(reference.naive_attention)(q, k, v, bool(rest) and rest[-1] is True)
+
+
+def _in_triton(name, chapter, reference, expected, call):
+    special = {"GPU: bfloat16": (partial(expected, dtype="bfloat16"), None)}
+    return Exercise(name, chapter, reference, TENSOR_CONTRACTS, expected, special=special, call=call, patience=2)
+
+
+def on_gpu(exercise):
+    """The same exercise with the cases that only a GPU can show; kernels are compiled there, which takes its time."""
+    return replace(exercise, on_gpu=True, patience=12)
 
 
 EXERCISES = {
@@ -155,6 +183,17 @@ EXERCISES = {
                 "bytes, causal": (_machine_bytes, _machine_traffic),
             },
         ),
+        _in_triton("triton_softmax", 4, right.triton_softmax, right.softmax_expected, on_tensors("x", "result")),
+        _in_triton("flash_forward", 4, right.flash_forward, right.forward_expected, on_tensors("q k v causal", "o lse")),
+        Exercise(
+            "attention_backward", 5, reference.attention_backward, FLOAT_CONTRACTS,
+            _backward,
+        ),
+        Exercise(
+            "tiled_backward", 5, reference.tiled_backward, FLOAT_CONTRACTS,
+            _tiled_backward,
+        ),
+        _in_triton("flash_backward", 5, right.flash_backward, right.backward_expected, on_tensors("q k v o lse do causal", "dq dk dv")),
     )
 }
 

@@ -46,4 +46,14 @@ HINTS = {
         "Per tile of queries: load q once, alloc m, l and the output. Per tile of keys: load k and v, alloc s, compute with s[:] = ..., free k, v and s. Then store o and lse, and free the rest.",
         "tile[:] = ... writes into SRAM; tile = ... leaves it. P may overwrite S, and lse may overwrite m. Tiles above the diagonal must not be loaded at all.",
     ),
+    "attention_backward": (
+        "Go through the forward pass backwards: o = P v, P = softmax(S), S = scale q k^T. A product a b with incoming gradient g gives g b^T to a and a^T g to b.",
+        "dv = P^T do and dP = do v^T. Through the softmax, row by row: dS = P * (dP - delta), where delta is the row's sum of P * dP. Then dq = scale dS k and dk = scale dS^T q.",
+        "p = stable_softmax(s) with masked scores at -inf, as in naive_attention; delta = (p * dp).sum(axis=1, keepdims=True); ds = p * (dp - delta); return ds @ k * scale, ds.T @ q * scale, p.T @ do.",
+    ),
+    "tiled_backward": (
+        "P need not have been stored: exp(s - lse) is P, for any tile, without a maximum and without a sum. And delta, the row's sum of P * dP, equals the row's sum of do * o.",
+        "Write the tile's P and dS once, for queries i0:i1 and keys j0:j1. Then two loops: for each tile of keys over the queries (dv += P^T do, dk += scale dS^T q), and for each tile of queries over the keys (dq += scale dS k).",
+        "lse = np.where(lse == -np.inf, np.inf, lse) makes exp(s - lse) 0 in rows that see no key. Mask with -inf before exp. Causal: keys run to min(Nk, i1 + Nk - Nq); queries start at max(0, j0 - (Nk - Nq)), rounded down to a multiple of block_q.",
+    ),
 }

@@ -2,6 +2,7 @@
 import numpy as np
 
 from flashedu.machine import Machine
+from flashedu.reference import tiled_attention
 
 KINDS = {
     "random": "random inputs",
@@ -11,6 +12,7 @@ KINDS = {
     "overflow": "logits near 1000, where exp overflows",
     "low": "logits near -20000, where exp of every one is 0",
     "uniform": "equal logits and whole numbers as values, so that the answer is their mean",
+    "heavy": "equal logits and values near 1000, so that their sum, before the division, overflows float16",
     "offset": "values with a large common offset",
     "magnitudes": "rows whose logits lie 1000 apart",
     "near": "logits 10 apart, so that weights are small but count",
@@ -34,6 +36,8 @@ def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
     q, k, v = (rng.standard_normal(shape) for shape in ((n_q, d), (n_k, d), (n_k, d_v)))
     if kind == "uniform":
         q, v = np.zeros_like(q), rng.integers(-8, 9, v.shape).astype(float)
+    elif kind == "heavy":
+        q, v = np.zeros_like(q), v + 1000
     elif kind == "offset":
         v += 1000
     elif kind == "magnitudes":  # adds 1000 * (i mod 2) to every score of row i
@@ -62,6 +66,25 @@ def _spread(x):
 def attention_case(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False, **extra):
     """Arguments (q, k, v, *extra): extra holds the block sizes and `causal`, in the order of the exercise's parameters."""
     return (*qkv(kind, n_q, n_k, d, d_v, dtype, seed, strided), *extra.values())
+
+
+def _with_do(kind, n_q, n_k, d, d_v, dtype, seed):
+    """q, k, v of a kind, and do (n_q, d_v) for the output: whole numbers where the values are."""
+    q, k, v = qkv(kind, n_q, n_k, d, d_v, dtype, seed)
+    do = np.random.default_rng([seed, n_q, n_k, d, 1]).standard_normal((n_q, v.shape[1]))
+    return q, k, v, (np.round(4 * do) if kind == "uniform" else do).astype(dtype)
+
+
+def backward_case(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False, **extra):
+    """Arguments (q, k, v, do, *extra): extra holds `causal`, or nothing."""
+    return (*_laid_out(_with_do(kind, n_q, n_k, d, d_v, dtype, seed), dtype, strided), *extra.values())
+
+
+def tiled_backward_case(kind, n_q, n_k, d, block_q, block_k, d_v=None, dtype="float32", seed=0, strided=False, **extra):
+    """Arguments (q, k, v, o, lse, do, block_q, block_k, *extra), with o and lse from a right forward pass by the same tiles."""
+    q, k, v, do = _with_do(kind, n_q, n_k, d, d_v, dtype, seed)
+    o, lse = tiled_attention(q, k, v, block_q, block_k, **extra)
+    return (*_laid_out((q, k, v, o, lse, do), dtype, strided), block_q, block_k, *extra.values())
 
 
 class WatchedMachine(Machine):

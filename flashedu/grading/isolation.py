@@ -6,7 +6,7 @@ Elsewhere, where forking is not safe or does not exist, it runs in the notebook'
 `except` can swallow the time limit.
 """
 import contextlib
-import ctypes
+import faulthandler
 import inspect
 import io
 import os
@@ -18,22 +18,21 @@ import traceback
 import tracemalloc
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from flashedu.grading.time_limit import PACKAGE, time_limit
+
 PRINT_LIMIT = 2000
-PACKAGE = str(Path(__file__).parents[1]) + os.sep
-OURS = (PACKAGE, contextlib.__file__)  # code that must run to its end when a learner's time is up
-
-
-class TimeLimitExceeded(BaseException):
-    """Raised inside the learner's code; not an Exception, so that `except Exception` does not catch it."""
+CAN_FORK = sys.platform == "linux"
 
 
 @dataclass
 class Call:
-    """What one call did: its result or its exception, what it printed and warned, its peak memory if that was asked for."""
+    """What one call did: its result or its exception, what it printed and warned, its peak memory if that was asked for.
+
+    Of a call on tensors also: `problems`, as in `Outcome.problem`, seen beside the values, and `after`, its arguments as it left them.
+    """
 
     result: object = None
     error: BaseException = None
@@ -41,6 +40,8 @@ class Call:
     warned: tuple = ()
     peak_bytes: int = None
     seconds: float = 0.0
+    problems: tuple = ()
+    after: tuple = None
 
 
 class _Clipped(io.TextIOBase):
@@ -53,7 +54,7 @@ class _Clipped(io.TextIOBase):
         return len(text)
 
 
-_here = threading.local()  # .busy: this thread is running a learner's code; .child: it is the main one of a forked child
+_here = threading.local()  # .busy: this thread is running a learner's code; .child: it is the main one of a child; .send: what it sends with
 
 
 def call(fn, args, seconds, trace_memory=False):
@@ -93,22 +94,23 @@ def call(fn, args, seconds, trace_memory=False):
 def in_child(fn, args, seconds):
     """Run fn(*args) in a forked child for at most `seconds`; the result must be picklable.
 
-    Returns ("result", what it returned), ("error", the exception's type and text), ("time limit", None) or ("died", how).
-    Where there is no safe fork, it runs here and only the first two can happen.
+    Returns ("result", what it returned), ("error", the exception's type and text), ("time limit", where) or ("died", how
+    and where), with the text of the last `report` in it. Where there is no safe fork, it runs here and only the first two
+    can happen.
     """
-    if sys.platform != "linux":
-        return _attempt(fn, args)
+    if not CAN_FORK:
+        return attempt(fn, args)
     import multiprocessing
 
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
     def work():
-        _here.child = True
+        become_child(sender.send)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)  # its threads did not come along
         with contextlib.suppress(KeyboardInterrupt):  # the parent hears of it, too
-            sender.send(_attempt(fn, args))
+            sender.send(attempt(fn, args))
 
     child = context.Process(target=work)
     try:
@@ -116,30 +118,51 @@ def in_child(fn, args, seconds):
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
             child.start()
     except OSError:  # no memory for another process
-        return _attempt(fn, args)
+        return attempt(fn, args)
     sender.close()
+    stop, doing = time.monotonic() + seconds, ""
     try:
-        if not receiver.poll(seconds):
-            return "time limit", None
-        return receiver.recv()
+        while receiver.poll(max(0.0, stop - time.monotonic())):
+            kind, content = receiver.recv()
+            if kind != "doing":
+                return kind, content
+            doing = content
+        return "time limit", doing
     except EOFError:
         child.join()
-        return "died", _ending(child.exitcode)
+        return "died", ending(child.exitcode) + doing
     finally:
         receiver.close()
         child.kill()
         child.join()
 
 
-def _attempt(fn, args):
+def become_child(send):
+    """From now on this process is one that may die: quietly, and sending (kind, content) pairs through `send`."""
+    _here.child, _here.send = True, send
+    faulthandler.disable()  # a notebook's would print on its terminal
+    if CAN_FORK:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def report(text):
+    """In a child: tell what is done next, in case that nothing else will be heard of it."""
+    if hasattr(_here, "send"):
+        _here.send(("doing", text))
+
+
+def attempt(fn, args):
+    """("result", fn(*args)) or ("error", the exception's type and text)."""
     try:
         return "result", fn(*args)
     except Exception as error:
         return "error", summary(error)
 
 
-def _ending(code):
-    """How a process ended, in words, from multiprocessing's exit code."""
+def ending(code):
+    """How a process ended, in words, from its exit code."""
     if code is None:  # somebody else asked the system first
         return "how is unknown"
     if code >= 0:
@@ -162,55 +185,6 @@ def _settings():
         finally:
             os.chdir(folder)
             sys.setrecursionlimit(depth)
-
-
-@contextlib.contextmanager
-def time_limit(seconds):
-    """Raise TimeLimitExceeded in the block once `seconds` have passed, and again and again if the block swallows it."""
-    in_main = threading.current_thread() is threading.main_thread()
-    with (_alarm if in_main and hasattr(signal, "setitimer") else _watchdog)(seconds):
-        yield
-
-
-@contextlib.contextmanager
-def _alarm(seconds):
-    """An alarm signal that raises, and keeps raising; it wakes a thread that sleeps."""
-    armed = True
-
-    def ring(signum, frame):
-        if armed and not frame.f_code.co_filename.startswith(OURS):
-            raise TimeLimitExceeded
-
-    handler, (left, interval) = signal.signal(signal.SIGALRM, ring), signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)
-    start = time.monotonic()
-    try:
-        yield
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - start)) if left else 0, interval)
-        if handler not in (signal.SIG_DFL, None):  # an alarm that is still under way would end the process by default
-            signal.signal(signal.SIGALRM, handler)
-
-
-@contextlib.contextmanager
-def _watchdog(seconds):
-    """Where there is no alarm signal (Windows, other threads): it cannot wake a thread that sleeps."""
-    target, done = ctypes.c_ulong(threading.get_ident()), threading.Event()
-
-    def watch():
-        wait = seconds
-        while not done.wait(wait):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(target, ctypes.py_object(TimeLimitExceeded))
-            wait = 0.05
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(target, None)
 
 
 def learner_traceback(error):

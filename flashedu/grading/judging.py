@@ -3,19 +3,24 @@ import dis
 import inspect
 import time
 from dataclasses import replace
+from functools import partial
 from textwrap import indent
 
 import numpy as np
 
 from flashedu.arguments import short
 from flashedu.grading import isolation
-from flashedu.grading.exercises import EXERCISES, arrays_in
+from flashedu.grading.exercises import EXERCISES, arrays_in, on_gpu
 from flashedu.grading.inputs import KINDS
 from flashedu.grading.naming import name_mistake
 from flashedu.grading.outcome import NOT_ATTEMPTED, TIME_LIMIT_S, examine
+from flashedu.grading.tensor_inputs import LAYOUTS
+from flashedu.grading.tensors.fresh import in_fresh_process
+from flashedu.grading.tensors.place import here
 from flashedu.grading.verdict import Verdict
 from flashedu.machine import Machine
 
+NAMING_S = 4.0  # for an answer in Triton, where every trial takes its time
 GRACE_S = 5.0  # for naming the mistake and shrinking, and for code that swallows the time limit
 SHRINK_S = 0.3
 SMALLER = (1, 2, 3, 4, 5, 6, 8)
@@ -44,8 +49,9 @@ def _shrink(exercise, outcome, fn):
 
 def run_cases(exercise, fn):
     """The outcomes of all cases, up to the first that is not attempted or runs out of time."""
-    outcomes, left = [], TIME_LIMIT_S
+    outcomes, left = [], TIME_LIMIT_S * exercise.patience
     for case in exercise.cases:
+        isolation.report(f', in the check "{case.check}", {_sizes(case)}')
         outcomes.append(examine(exercise, case, fn, max(left, 0.1)))
         left -= outcomes[-1].call.seconds
         if outcomes[-1].problem and (outcomes[-1].problem[1] == "not attempted" or outcomes[-1].problem[0] == "time limit"):
@@ -53,8 +59,11 @@ def run_cases(exercise, fn):
     return outcomes
 
 
-def judge(fn, exercise=None):
-    """The Verdict on fn, an answer to `exercise` (by default the one that fn is named after)."""
+def judge(fn, exercise=None, fresh=None):
+    """The Verdict on fn, an answer to `exercise` (by default the one that fn is named after).
+
+    fresh: whether an answer in Triton is taken to a new process, even where a fork would do (by default, only there).
+    """
     if isolation.busy():
         raise RuntimeError("check was called inside the answer that is being checked: take it out of the function's body.")
     name = _name_of(fn) if exercise is None else exercise
@@ -62,17 +71,45 @@ def judge(fn, exercise=None):
         what = f"there is no exercise called {short(name)}" if callable(fn) else f"{short(fn)} is not a function"
         message = f"Nothing was checked: {what}. Pass your function, check(my_function, exercise=\"...\"), with one of {', '.join(EXERCISES)}."
         return Verdict(short(name).strip("'"), "error", 0.0, message)
+    if EXERCISES[name].call is None:
+        return _judged_by(isolation.in_child, fn, EXERCISES[name])
+    place = here()
+    if place.trouble:
+        return Verdict(name, *place.trouble)
+    if not (place.forks if fresh is None else not fresh):
+        verdict = _judged_by(partial(in_fresh_process, interpret=True), fn, EXERCISES[name])
+    else:
+        verdict = _judged_by(isolation.in_child, fn, EXERCISES[name])
+    if verdict.passed and place.gpu:
+        return _both(verdict, _judged_by(partial(in_fresh_process, interpret=False), fn, on_gpu(EXERCISES[name])))
+    if verdict.passed:
+        verdict.message += " That was in Triton's interpreter, which shows neither TF32 nor programs that run at once: where there is a GPU, a check goes on there."
+    return verdict
+
+
+def _both(first, second):
+    """One Verdict from that of the interpreter, which was passed, and that of the GPU."""
+    checks = dict((*first.checks, *((name, state) for name, state in second.checks if state != "not run" or ":" in name)))
+    message = f"In the interpreter: {first.message}\n\nOn the GPU: {second.message}"
+    score = 1.0 if second.passed else sum(state == "passed" for state in checks.values()) / max(len(checks), 1)
+    return replace(second, checks=tuple(checks.items()), message=message, score=min(score, 1.0), seconds=first.seconds + second.seconds)
+
+
+def _judged_by(run, fn, exercise):
+    """The Verdict from a process that `run`, such as isolation.in_child, starts."""
     start = time.perf_counter()
-    end, result = isolation.in_child(_judge, (fn, EXERCISES[name]), TIME_LIMIT_S + GRACE_S)
+    end, result = run(_judge, (fn, exercise), TIME_LIMIT_S * exercise.patience + GRACE_S)
     if end == "result":
         return result
+    died = (" A pointer ran far outside its tensor: is the mask of a tl.load or a tl.store missing, or a stride wrong?" if exercise.call and "SIGSEGV" in str(result)
+            else " SIGKILL may mean that it asked for too much memory.")
     state, message = {
         "error": ("error", f"It could not be examined: {result}"),
-        "died": ("error", f"It ended the whole Python process ({result}). SIGKILL may mean that it asked for too much memory."),
+        "died": ("error", f"It ended the whole Python process ({result}).{died}"),
         "time limit": ("wrong", "It was still running when it had to be stopped: is there a loop that never ends, around an except that "
                        "catches everything?"),
     }[end]
-    return Verdict(name, state, 0.0, message, failed="time limit" if end == "time limit" else None, seconds=time.perf_counter() - start)
+    return Verdict(exercise.name, state, 0.0, message, failed="time limit" if end == "time limit" else None, seconds=time.perf_counter() - start)
 
 
 def _judge(fn, exercise):
@@ -91,9 +128,9 @@ def _judge(fn, exercise):
     if state == "not attempted":
         return _verdict(exercise, state, text, [], start)
     unknown = check == "time limit" or (first.case.memory_limit_bytes and first.call.peak_bytes is None)
-    mistake = None if unknown else name_mistake(exercise, outcomes, check)
+    mistake = None if unknown else name_mistake(exercise, outcomes, check, NAMING_S * exercise.patience / 2)
     plain_numbers = exercise.contracts == ("type",)
-    fixed = plain_numbers or check in ("time limit", "shape") or first.case.memory_limit_bytes  # smaller ones would say less
+    fixed = plain_numbers or check in ("time limit", "shape") or first.case.memory_limit_bytes or first.case.again  # smaller ones would say less
     smallest = first if fixed else _shrink(exercise, first, fn)
     which = "The case" if fixed else "The smallest case found"
     paragraphs = [f'The check "{check}" failed. {which}: {_describe(exercise, smallest)}', smallest.problem[2]]
@@ -179,13 +216,18 @@ def _beginning(text, lines=8):
     return indent("\n".join([*kept, *(["..."] if "\n".join(kept) != text else [])]), "  ")
 
 
+def _sizes(case):
+    """A case's sizes and dtype, in words."""
+    field = {"n_q": "Nq", "n_k": "Nk", "d": "D", "d_v": "Dv", "batch": "B", "heads": "H", "kv_heads": "Hkv"}
+    hidden = ("kind", "seed", "dtype", "strided", "layout", "spare", "lead")
+    sizes = [f"{field.get(name, name) if 'd' in case.params else name} = {value}" for name, value in case.params.items() if name not in hidden and value is not None]
+    return ", ".join([*sizes, *([case.params["dtype"]] if "dtype" in case.params else [])])
+
+
 def _describe(exercise, outcome):
-    params, args = dict(outcome.case.params), outcome.case.make(**outcome.case.params)
-    kind = params.pop("kind", None)
-    field = {"n_q": "Nq", "n_k": "Nk", "d": "D", "d_v": "Dv"}
-    sizes = [f"{field.get(name, name)} = {value}" for name, value in params.items() if name not in ("seed", "dtype", "strided", "spare", "lead") and value is not None]
-    text = ", ".join([*sizes, *([params["dtype"]] if "dtype" in params else [])])
-    text += f"; {KINDS.get(kind, kind)}." if kind else "."
+    args, kind = outcome.case.make(**outcome.case.params), outcome.case.params.get("kind")
+    layout = outcome.case.params.get("layout")
+    text = _sizes(outcome.case) + (f"; {KINDS.get(kind, kind)}" if kind else "") + (f"; {LAYOUTS[layout]}" if layout else "") + "."
     names = list(inspect.signature(exercise.reference).parameters)
     arrays = [(name, value) for name, value in zip(names, args) if arrays_in(value) and not isinstance(value, Machine)]
     if arrays and sum(array.size for _, value in arrays for array in arrays_in(value)) <= 16:

@@ -1,8 +1,11 @@
 """Which known mistake an answer behaves like."""
+import re
+import time
+
 import numpy as np
 
 from flashedu.grading.isolation import summary
-from flashedu.grading.mistakes import MISTAKES
+from flashedu.grading.mistakes import GPU_MISTAKES, MISTAKES
 from flashedu.grading.outcome import examine
 from flashedu.machine import SramOverflow
 
@@ -22,7 +25,7 @@ def _same(outcome, other):
     if _error(outcome) != _error(other) or (outcome.problem or ("",))[0] != (other.problem or ("",))[0]:
         return False
     if outcome.values is None or other.values is None:
-        return outcome.values is other.values
+        return outcome.values is other.values and _wording(outcome) == _wording(other)
     for (_, bound), value, reference in zip(other.expected, outcome.values, other.values):
         if not isinstance(value, np.ndarray) or not isinstance(reference, np.ndarray):
             return type(value) is type(reference)
@@ -42,31 +45,42 @@ def _same(outcome, other):
 
 def _lost(x):
     """Where nothing is left of a number: NaN, infinite, or what a guard makes of them."""
-    return ~np.isfinite(x) | (x == 0) | (np.abs(x) > 1e30)
+    return ~np.isfinite(x) | (x == 0) | (np.abs(x.astype(np.float64)) > 1e30)
+
+
+def _wording(outcome):
+    """What an answer on tensors did wrong: beside which tensor it wrote and on which side, say; without numbers and names of functions."""
+    check, _, text = outcome.problem or ("", "", "")
+    return check in ("guard bands", "own kernel", "dtype") and re.sub(r"\d+ elements?|torch's \w+|\(.*?\)", "", text)
 
 
 def _failing(outcomes):
     return {outcome.problem[0] for outcome in outcomes if outcome.problem}
 
 
-def name_mistake(exercise, outcomes, reported):
-    """The mistake of the zoo that an answer behaves like, or None.
+def name_mistake(exercise, outcomes, reported, seconds):
+    """The mistake of the zoo that an answer behaves like, or None; the search ends after so many seconds.
 
     A candidate must agree with the answer on every case that fails by the reported check and on at least half of all that
     fail, and must fail no check that the answer passes; among several, the one that agrees on most cases is named.
     """
+    def first(mistake):  # those that the reported check is known to reject
+        return mistake.caught_by != reported
+
     costly = {case.check for case in exercise.cases if case.memory_limit_bytes}
-    ordered = sorted(outcomes, key=lambda o: not (o.problem and o.problem[0] == reported))
+    ordered = sorted(outcomes, key=lambda o: (not (o.problem and o.problem[0] == reported), not o.problem, o.call.seconds))
     broken, wrong = _failing(outcomes), sum(bool(o.problem) for o in outcomes)
-    best, most = None, 0
-    for mistake in MISTAKES[exercise.name]:
-        if reported in costly and mistake.caught_by != reported:
+    best, most, stop = None, 0, time.thread_time() + seconds
+    for mistake in sorted((GPU_MISTAKES if exercise.on_gpu else MISTAKES).get(exercise.name, ()), key=first):
+        if mistake.caught_by not in broken or reported in costly and mistake.caught_by != reported:
             continue
         agreed = alike = 0
         for outcome in ordered:
             if outcome.case.memory_limit_bytes and not outcome.problem:
                 continue
-            other = examine(exercise, outcome.case, mistake.function, seconds=1.0)
+            if time.thread_time() > stop:
+                return best
+            other = examine(exercise, outcome.case, mistake.function, seconds=exercise.patience)
             same = _same(outcome, other)
             if (outcome.problem and outcome.problem[0] == reported and not same) or not _failing([other]) <= broken:
                 break
@@ -83,7 +97,7 @@ def _by_precision(exercise, outcomes, broken):
     wrong = [outcome for outcome in outcomes if outcome.problem]
     if broken != {"float64"} or any(outcome.ratio > 2.0**29 for outcome in wrong):
         return None
-    zoo = {mistake.slug: mistake for mistake in MISTAKES[exercise.name]}
+    zoo = {mistake.slug: mistake for mistake in MISTAKES.get(exercise.name, ())}
     return zoo["epsilon"] if "epsilon" in zoo and all(_is_scaled(outcome) for outcome in wrong) else zoo.get("float32-inside")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from flashedu.arguments import short
 from flashedu.grading import isolation
 from flashedu.grading.exercises import arrays_in
+from flashedu.grading.time_limit import TimeLimitExceeded
 from flashedu.machine import Machine, SramOverflow
 
 TIME_LIMIT_S = 10.0  # for all cases of a check together
@@ -28,9 +29,14 @@ class Outcome:
 def examine(exercise, case, fn, seconds):
     """Call fn on one case and compare what it gave with what is right."""
     args, pristine = case.make(**case.params), case.make(**case.params)
-    outcome = Outcome(case, isolation.call(fn, args, seconds, trace_memory=case.memory_limit_bytes is not None))
+    if exercise.call:
+        call = exercise.call(fn, args, seconds, case)
+    else:
+        call = isolation.call(fn, args, seconds, trace_memory=case.memory_limit_bytes is not None)
+    outcome = Outcome(case, call)
     try:
-        outcome.problem = _raised(exercise, outcome.call, case) or _changed(args, pristine) or _compare(exercise, case, args, pristine, outcome)
+        outcome.problem = (_raised(exercise, call, case) or _changed(call.after or args, pristine) or next(iter(call.problems), None)
+                           or _compare(exercise, case, args, pristine, outcome))
     except Exception as error:  # an object that does not let itself be looked at
         outcome.problem = "type", "wrong", f"Its result could not be examined: {type(error).__name__}."
     return outcome
@@ -38,8 +44,8 @@ def examine(exercise, case, fn, seconds):
 
 def _raised(exercise, call, case):
     error = call.error
-    if isinstance(error, isolation.TimeLimitExceeded):
-        slow = f"is far too slow for so small an input (all cases together may take {TIME_LIMIT_S:.0f} seconds)"
+    if isinstance(error, TimeLimitExceeded):
+        slow = f"is far too slow for so small an input (all cases together may take {TIME_LIMIT_S * exercise.patience:.0f} seconds)"
         return "time limit", "wrong", f"It was stopped while it was running: either a loop never ends, or it {slow}."
     if type(error) is NotImplementedError and case is exercise.cases[0]:
         return case.check, "not attempted", NOT_ATTEMPTED
@@ -85,7 +91,7 @@ def _compare(exercise, case, args, pristine, outcome):
         whole = bound.exact.dtype.kind == "i"
         if whole and value.dtype.kind not in "iu":
             return "type", "wrong", f"{name} must be a whole number, but it is {short(value.tolist())}, a float: use // or int(...)."
-        if not whole and value.dtype != inputs[0].dtype:
+        if not whole and not exercise.call and value.dtype != inputs[0].dtype:
             return "dtype", "wrong", (
                 f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}. "
                 "(np.sqrt(4), np.zeros(3) and np.full(3, -np.inf) are float64 unless told otherwise, and turn float32 arrays into float64; "
@@ -98,20 +104,28 @@ def _compare(exercise, case, args, pristine, outcome):
         outcome.ratio = max(outcome.ratio, float(errors.max()))
         if errors.max() > 1:
             check = case.check if case.memory_limit_bytes is None else "larger"  # the values are wrong, not the memory
-            freed = " (A tile that was freed holds NaN.)" if isinstance(args[0], Machine) and np.isnan(value).any() else ""
-            return check, "wrong", _difference(name, bound, value, errors) + freed
+            source = _source_of_nan(exercise, args) if np.isnan(value).any() else ""
+            return check, "wrong", _difference(name, bound, value, errors) + source
     if case.memory_limit_bytes is not None:
-        return _memory(case, outcome.call.peak_bytes, inputs)
+        return _memory(case, outcome.call.peak_bytes, inputs, "made a tensor of" if exercise.call else "held at once")
     return None
 
 
-def _memory(case, peak_bytes, inputs):
+def _source_of_nan(exercise, args):
+    if isinstance(args[0], Machine):
+        return " (A tile that was freed holds NaN.)"
+    if exercise.call:
+        return " (Around the tensors, in the gaps between their elements, and in what torch.empty gives, lies NaN.)"
+    return ""
+
+
+def _memory(case, peak_bytes, inputs, took):
     if peak_bytes is None:
         return case.check, "wrong", "The result is right, but its memory could not be measured, since the answer switched tracemalloc off."
     if peak_bytes <= case.memory_limit_bytes:
         return None
     return case.check, "wrong", (
-        f"The result is right, but at Nq = {case.params['n_q']}, Nk = {case.params['n_k']} the call held {peak_bytes:,} bytes at once; its "
+        f"The result is right, but at Nq = {case.params['n_q']}, Nk = {case.params['n_k']} the call {took} {peak_bytes:,} bytes; its "
         f"inputs have {sum(x.nbytes for x in inputs):,}, and up to {case.memory_limit_bytes:,} would pass. Something grows with Nq x Nk: all "
         "the scores, a mask for all of them, or the results of all blocks kept in a list."
     )

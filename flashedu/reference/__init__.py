@@ -1,16 +1,19 @@
 """The NumPy truth: one algorithm a file, one head at a time, q (Nq, D), k (Nk, D), v (Nk, Dv)."""
 from flashedu.reference.attention import naive_attention, naive_on_machine
+from flashedu.reference.backward import attention_backward, tiled_backward
 from flashedu.reference.online import merge_states, online_attention, update_normalizer
 from flashedu.reference.softmax import stable_softmax
 from flashedu.reference.tiled import tiled_attention, tiled_on_machine
 
 __all__ = [
+    "attention_backward",
     "merge_states",
     "naive_attention",
     "naive_on_machine",
     "online_attention",
     "stable_softmax",
     "tiled_attention",
+    "tiled_backward",
     "tiled_on_machine",
     "update_normalizer",
 ]

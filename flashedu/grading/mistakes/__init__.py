@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flashedu import cost, reference
-from flashedu.grading.mistakes import chapter_1, chapter_2, chapter_3
+from flashedu.grading.mistakes import chapter_1, chapter_2, chapter_3, chapter_4, chapter_5, chapter_5_triton
+from flashedu.grading.mistakes.edits import edited_function, edited_kernels
 
 
 @dataclass(frozen=True)
 class Mistake:
     """slug: its name. caught_by: the check that must reject it. sentence: what a learner is told. edits: (right, wrong) texts.
 
-    The texts are replaced in the source of the reference function, where each must stand exactly once.
+    The texts are replaced in the source of the right answer, where each must stand exactly once.
     """
 
     exercise: str
@@ -23,20 +24,20 @@ class Mistake:
     @cached_property
     def function(self):
         """The wrong answer, compiled from the edited source of the right one."""
-        right = inspect.unwrap(getattr(reference, self.exercise, None) or getattr(cost, self.exercise))
-        source = inspect.getsource(right)
-        source = source[source.index("def ") :]  # without decorators
-        for old, new in self.edits:
-            if source.count(old) != 1:
-                raise ValueError(f"The edit of {self.exercise}/{self.slug} must find {old!r} once, but it stands {source.count(old)} times.")
-            source = source.replace(old, new)
-        names = {name: inspect.unwrap(value) if callable(value) else value for name, value in vars(inspect.getmodule(right)).items()}
-        exec(compile(source, f"<{self.slug}>", "exec"), names)
-        return names[self.exercise]
+        name = f"{self.exercise}/{self.slug}"
+        if self.exercise in KERNELS:
+            return edited_kernels(KERNELS[self.exercise], self.exercise, self.edits, name)
+        return edited_function(inspect.unwrap(getattr(reference, self.exercise, None) or getattr(cost, self.exercise)), self.edits, name)
 
 
-MISTAKES = {
-    exercise: tuple(Mistake(exercise, slug, caught_by, sentence, tuple(edits)) for slug, caught_by, sentence, *edits in rows)
-    for chapter in (chapter_1, chapter_2, chapter_3)
-    for exercise, rows in chapter.ROWS.items()
-}
+def _zoo(*tables):
+    return {
+        exercise: tuple(Mistake(exercise, slug, caught_by, sentence, tuple(edits)) for slug, caught_by, sentence, *edits in rows)
+        for table in tables
+        for exercise, rows in table.items()
+    }
+
+
+KERNELS = {"triton_softmax": ("softmax",), "flash_forward": ("memory", "forward"), "flash_backward": ("memory", "backward_dq", "backward_dkdv", "backward")}  # their modules
+MISTAKES = _zoo(chapter_1.ROWS, chapter_2.ROWS, chapter_3.ROWS, chapter_4.ROWS, chapter_5.ROWS, chapter_5_triton.ROWS)
+GPU_MISTAKES = _zoo(chapter_4.GPU_ROWS, chapter_5_triton.GPU_ROWS)  # those that the interpreter cannot show

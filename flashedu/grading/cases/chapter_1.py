@@ -1,0 +1,53 @@
+"""Cases of chapter 1. A row: the check that it belongs to, and the parameters of its inputs."""
+from flashedu.grading import inputs
+from flashedu.grading.cases.case import cases, number_cases, size
+
+CASES = {
+    "stable_softmax": cases(
+        inputs.rows_case,
+        ("one element", {"kind": "random", "rows": 1, "n": 1}),
+        ("rows", {"kind": "random", "rows": 2, "n": 3}),
+        ("square", {"kind": "random", "rows": 3, "n": 3}),
+        ("large logits", {"kind": "overflow", "rows": 2, "n": 3}),
+        ("very low logits", {"kind": "low", "rows": 2, "n": 3}),
+        ("rows far apart", {"kind": "magnitudes", "rows": 4, "n": 3}),
+        ("wide rows", {"kind": "rising", "rows": 2, "n": 5}),
+        ("wide rows", {"kind": "falling", "rows": 2, "n": 5}),
+        ("small probabilities", {"kind": "spread", "rows": 2, "n": 6}),
+        ("masked entries", {"kind": "masked", "rows": 2, "n": 5}),
+        ("a row of -inf", {"kind": "empty", "rows": 3, "n": 4}),
+        ("equal entries", {"kind": "uniform", "rows": 2, "n": 8}),
+        ("three axes", {"kind": "random", "rows": 2, "n": 4, "lead": (3,)}),
+        ("larger", {"kind": "random", "rows": 5, "n": 70, "lead": (2, 3), "strided": True}),
+        ("float64", {"kind": "random", "rows": 3, "n": 6, "dtype": "float64"}),
+    ),
+    "naive_attention": cases(
+        inputs.attention_case,
+        ("one key", size(1, 1, 1, kind="random", causal=False)),
+        ("random", size(2, 3, 4, kind="random")),
+        ("random", size(5, 5, 3, kind="random", causal=False, strided=True)),
+        ("overflow", size(2, 4, 3, kind="overflow", causal=False)),
+        ("small weights", size(2, 5, 3, kind="near", causal=False)),
+        ("rows far apart", size(4, 3, 2, kind="magnitudes", causal=False)),
+        ("whole numbers", size(2, 4, 3, kind="uniform", causal=False)),
+        ("Dv differs from D", size(3, 4, 2, kind="random", d_v=5, causal=False)),
+        ("causal", size(4, 4, 3, kind="random", causal=True)),
+        ("causal, rising", size(4, 4, 3, kind="rising", causal=True)),
+        ("very low logits", size(4, 4, 3, kind="low", causal=True)),
+        ("causal, more keys", size(2, 5, 3, kind="random", causal=True)),
+        ("rows that see no key", size(5, 2, 3, kind="random", causal=True)),
+        ("values with an offset", size(3, 6, 4, kind="offset", causal=False)),
+        ("float64", size(3, 5, 4, kind="random", causal=True, dtype="float64")),
+        ("float64", size(4, 3, 5, kind="random", causal=False, dtype="float64")),
+        ("larger", size(37, 53, 20, kind="random", d_v=12, causal=True, strided=True)),
+    ),
+    "naive_traffic": number_cases(
+        "n head_dim heads kv_heads itemsize",
+        ("one head", (4, 2, 1, 1, 1)),
+        ("several heads", (8, 4, 3, 3, 1)),
+        ("bytes, not elements", (4, 2, 1, 1, 3)),
+        ("grouped queries", (16, 8, 4, 2, 2)),
+        ("a real layer", (2048, 80, 24, 6, 4)),
+        ("a million tokens", (1_000_000, 128, 64, 8, 2)),
+    ),
+}

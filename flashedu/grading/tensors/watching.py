@@ -1,0 +1,95 @@
+"""What an answer does with torch and Triton while it runs: what it allocates, which kernels it launches, who computes."""
+import contextlib
+import functools
+import re
+from dataclasses import replace
+
+from flashedu.grading.tensors.fences import fence_result
+
+COMPUTED_BY_TORCH = re.compile(  # torch's functions that would do the exercise; element-wise ones and sums are fine
+    r"softmax|logsumexp|attention|convolution|(mm|bmm|addmm|baddbmm|addbmm|mv|addmv|dot|vdot|matmul|linear|einsum|cumsum|cumprod|logcumsumexp|cdist)$"
+)
+
+
+@functools.cache
+def _mode_class():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        """Sees every torch function that is called in its block; `made`: Fences; `forbidden`: names; `launches`: kernels run."""
+
+        def __init__(self):
+            super().__init__()
+            self.made, self.forbidden, self.launches, self.paused, self.patched = [], [], 0, False, set()
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if self.paused:
+                return result
+            name = func._schema.name.removeprefix("aten::")
+            if COMPUTED_BY_TORCH.search(name):
+                self.forbidden.append(name.strip("_"))
+            result, fences = fence_result(result, func, args)
+            self.made += fences
+            return result
+
+    return Watch
+
+
+def warm_up():
+    """Import what torch imports when it is first watched, a second's work: before a fork, once for all its children."""
+    import torch
+
+    with _mode_class()():
+        torch.empty(0)
+
+
+@contextlib.contextmanager
+def watched(backwards=False):
+    """A Watch around an answer's code. backwards: the interpreter runs the programs of a grid in the opposite order."""
+    from triton.runtime import autotuner, interpreter, jit
+
+    builder, patch_lang = interpreter.interpreter_builder, interpreter._patch_lang
+    options = builder.options
+    set_grid_idx, tune = builder.set_grid_idx, autotuner.Autotuner.run
+    runs = {cls: cls.run for cls in (interpreter.InterpretedFunction, jit.JITFunction)}
+    watch = _mode_class()()
+
+    def counted(run):
+        def wrapper(kernel, *args, **kwargs):
+            watch.launches += not kwargs.get("warmup", False)
+            watch.paused = True
+            try:
+                return run(kernel, *args, **kwargs)
+            finally:
+                watch.paused = False
+                watch.patched.clear()
+
+        return wrapper
+
+    def patch_once(fn):  # the interpreter would do it again for each call of a helper: a third of all its time
+        if fn not in watch.patched:
+            watch.patched.add(fn)
+            return patch_lang(fn)
+
+    def first_config(tuner, *args, **kwargs):  # timing needs a GPU, and on one every run would count
+        tuner.configs = tuner.configs[:1]
+        return tune(tuner, *args, **kwargs)
+
+    def opposite(*place):
+        set_grid_idx(*(n - 1 - i for n, i in zip(builder.grid_dim, place)))
+
+    try:
+        for cls, run in runs.items():
+            cls.run = counted(run)
+        autotuner.Autotuner.run, interpreter._patch_lang = first_config, patch_once
+        builder.options = replace(options, sanitize_overflow=False)  # nothing here overflows, and every addition would be tested
+        if backwards:
+            builder.set_grid_idx = opposite
+        with watch:
+            yield watch
+    finally:
+        for cls, run in runs.items():
+            cls.run = run
+        autotuner.Autotuner.run, interpreter._patch_lang, builder.options = tune, patch_lang, options
+        builder.__dict__.pop("set_grid_idx", None)

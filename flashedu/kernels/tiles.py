@@ -1,0 +1,76 @@
+"""Which tiles the attention kernels use: a table by the size of an element, the head dimension and a block's shared memory."""
+from typing import NamedTuple
+
+import torch
+import triton
+
+from flashedu.kernels.device import DEVICE
+
+
+class Tile(NamedTuple):
+    """Rows of queries, rows of keys, warps of a program, and how many tiles its loads run ahead."""
+
+    block_q: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+    def options(self):
+        """The tile as arguments of a launch."""
+        return dict(BLOCK_Q=self.block_q, BLOCK_K=self.block_k, num_warps=self.num_warps, num_stages=self.num_stages)
+
+
+# The most shared memory that a block may have, in bytes, and who has it:
+#             sm_90, sm_100  sm_80    sm_86, 89, 120  sm_75
+SHARED_BYTES = (232_448, 166_912, 101_376, 65_536)
+# (bytes of an element, head dimension up to): a tile for each column. The first column was chosen by timing on an H200,
+# the others by compiling: the largest without spills.
+FORWARD = {
+    (2, 64): (Tile(128, 64, 8, 4), Tile(128, 64, 4, 3), Tile(128, 64, 4, 3), Tile(64, 64, 4, 2)),
+    (2, 128): (Tile(128, 128, 8, 3), Tile(128, 64, 8, 3), Tile(128, 64, 8, 3), Tile(64, 32, 4, 2)),
+    (2, 256): (Tile(128, 64, 8, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), Tile(32, 32, 4, 1)),
+    (4, 64): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
+    (4, 128): (Tile(64, 32, 4, 2), Tile(64, 32, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
+    (4, 256): (Tile(32, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)),
+}
+DQ = {
+    (2, 64): (Tile(128, 64, 8, 3), Tile(128, 64, 8, 3), Tile(128, 64, 8, 3), Tile(64, 64, 4, 1)),
+    (2, 128): (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(64, 64, 8, 2), Tile(32, 32, 4, 1)),
+    (2, 256): (Tile(128, 64, 8, 1), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1), Tile(16, 32, 4, 1)),
+    (4, 64): (Tile(64, 32, 4, 2), Tile(64, 32, 4, 2), Tile(64, 32, 4, 1), Tile(32, 32, 4, 1)),
+    (4, 128): (Tile(32, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)),
+    (4, 256): (Tile(32, 32, 8, 1), Tile(32, 32, 8, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
+}
+DKDV = {
+    (2, 64): (Tile(64, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
+    (2, 128): (Tile(64, 64, 4, 2), Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(32, 32, 4, 1)),
+    (2, 256): (Tile(64, 32, 4, 2), Tile(32, 32, 8, 2), Tile(32, 32, 8, 1), Tile(16, 32, 4, 1)),
+    (4, 64): (Tile(32, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
+    (4, 128): (Tile(32, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)),
+    (4, 256): (Tile(32, 32, 8, 1), Tile(32, 32, 8, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
+}
+
+
+def padded(d):
+    """The width of a tile for head dimension d: a power of two, and at least 16, the least that a product can sum over."""
+    return max(16, triton.next_power_of_2(d))
+
+
+def tile_for(table, itemsize, d, shared_bytes):
+    """The tile of a table for elements of `itemsize` bytes, head dimension d and blocks that may have `shared_bytes`."""
+    row = table[itemsize, max(64, padded(d))]
+    for needed, tile in zip(SHARED_BYTES, row):
+        if shared_bytes >= needed:
+            return tile
+    raise ValueError(f"the kernels need a GPU with {SHARED_BYTES[-1]:,} bytes of shared memory a block, but this one has {shared_bytes:,}.")
+
+
+def pick(table, x):
+    """The tile of a table for a tensor x (..., D) on the device where it is."""
+    shared_bytes = SHARED_BYTES[-1] if DEVICE == "cpu" else torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
+    return tile_for(table, x.element_size(), x.shape[-1], shared_bytes)
+
+
+def precision():
+    """How float32 tiles are multiplied: "ieee", or "tf32" if torch.set_float32_matmul_precision has asked for it."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
