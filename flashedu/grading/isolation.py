@@ -31,7 +31,8 @@ CAN_FORK = sys.platform == "linux"
 class Call:
     """What one call did: its result or its exception, what it printed and warned, its peak memory if that was asked for.
 
-    Of a call on tensors also: `problems`, as in `Outcome.problem`, seen beside the values, and `after`, its arguments as it left them.
+    Of a call on tensors also: `problems`, as in `Outcome.problem`, seen beside the values; `after`, its arguments as it left
+    them; `tile`, the sizes (block_q, block_k) that it launched a kernel with, if their names tell.
     """
 
     result: object = None
@@ -42,6 +43,7 @@ class Call:
     seconds: float = 0.0
     problems: tuple = ()
     after: tuple = None
+    tile: tuple = None
 
 
 class _Clipped(io.TextIOBase):

@@ -58,20 +58,26 @@ def _failing(outcomes):
     return {outcome.problem[0] for outcome in outcomes if outcome.problem}
 
 
+def _candidates(exercise, reported):
+    zoo = (GPU_MISTAKES if exercise.on_gpu else MISTAKES).get(exercise.name, ())
+    return sorted(zoo, key=lambda mistake: mistake.caught_by != reported) if exercise.call else zoo
+
+
 def name_mistake(exercise, outcomes, reported, seconds):
     """The mistake of the zoo that an answer behaves like, or None; the search ends after so many seconds.
 
     A candidate must agree with the answer on every case that fails by the reported check and on at least half of all that
     fail, and must fail no check that the answer passes; among several, the one that agrees on most cases is named.
     """
-    def first(mistake):  # those that the reported check is known to reject
-        return mistake.caught_by != reported
-
     costly = {case.check for case in exercise.cases if case.memory_limit_bytes}
-    ordered = sorted(outcomes, key=lambda o: (not (o.problem and o.problem[0] == reported), not o.problem, o.call.seconds))
-    broken, wrong = _failing(outcomes), sum(bool(o.problem) for o in outcomes)
+    ordered = sorted(outcomes, key=lambda o: not (o.problem and o.problem[0] == reported))
+    if exercise.call:  # where every trial takes its time: the cheapest case of each check, and the likeliest mistakes first
+        cheap = {(o.case.check, not o.problem): o for o in sorted(ordered, key=lambda o: -o.call.seconds)}
+        ordered = sorted((o for o in ordered if o in cheap.values()), key=lambda o: (not (o.problem and o.problem[0] == reported), not o.problem, o.call.seconds))
+    broken, wrong = _failing(outcomes), sum(bool(o.problem) for o in ordered)
     best, most, stop = None, 0, time.thread_time() + seconds
-    for mistake in sorted((GPU_MISTAKES if exercise.on_gpu else MISTAKES).get(exercise.name, ()), key=first):
+    tile = next((o.call.tile for o in outcomes if o.call.tile), None)
+    for mistake in _candidates(exercise, reported):
         if mistake.caught_by not in broken or reported in costly and mistake.caught_by != reported:
             continue
         agreed = alike = 0
@@ -80,7 +86,7 @@ def name_mistake(exercise, outcomes, reported, seconds):
                 continue
             if time.thread_time() > stop:
                 return best
-            other = examine(exercise, outcome.case, mistake.function, seconds=exercise.patience)
+            other = examine(exercise, outcome.case, mistake.with_tile(tile), seconds=exercise.patience)
             same = _same(outcome, other)
             if (outcome.problem and outcome.problem[0] == reported and not same) or not _failing([other]) <= broken:
                 break
@@ -89,6 +95,8 @@ def name_mistake(exercise, outcomes, reported, seconds):
         else:
             if agreed > most and 2 * alike >= wrong:
                 best, most = mistake, agreed
+            if exercise.call and agreed == len(ordered):
+                break
     return best or _by_precision(exercise, outcomes, broken)
 
 

@@ -1,2 +1,124 @@
-"""draft"""
-def flash_attention(): ...
+"""`flash_attention`: one differentiable function over the kernels and, where they do not run, the NumPy reference."""
+import math
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from flashedu.arguments import boolean, short
+from flashedu.kernels.device import DEVICE
+
+BACKENDS = ("auto", "triton", "reference")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class FlashAttention(torch.autograd.Function):
+    """Attention whose backward recomputes P: what is kept between the passes is q, k, v, o and lse, no (Nq, Nk) matrix."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, causal, scale, passes):
+        forward, ctx.backward_pass = passes
+        o, lse = forward(q, k, v, causal, scale)
+        ctx.save_for_backward(q, k, v, o, lse)
+        ctx.causal, ctx.scale = causal, scale
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do, dlse):
+        q, k, v, o, lse = ctx.saved_tensors
+        do = torch.zeros_like(o) if do is None else do  # only lse was used
+        return *ctx.backward_pass(q, k, v, o, lse, do, ctx.causal, ctx.scale, dlse), None, None, None
+
+
+def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, backend="auto"):
+    """softmax(scale q k^T) v without the matrix of scores, forward and backward.
+
+    Takes q (B, H, Nq, D), k and v (B, Hkv, Nk, D) with H a multiple of Hkv (query head h reads key
+    head h // (H / Hkv)), any Nq, Nk >= 1, D <= 256, any strides, all float32, float16 or bfloat16;
+    scale is 1/sqrt(D) unless given. With causal=True query i sees key j when j <= i + Nk - Nq; a row
+    that sees no key gives 0 and has gradient 0. Sums are float32 whatever the inputs; products of
+    float32 are exact unless torch.set_float32_matmul_precision allows TF32. Gradients are the same
+    bits in every run. NaN and inf stay in their head and, forward, in their row of queries; in v they
+    also reach the rows of the tile that the diagonal crosses, as 0 * NaN does in naive attention.
+
+    backend: "triton" runs the kernels, on a GPU or in Triton's interpreter; "reference" the NumPy
+    functions, also for float64; "auto" takes the kernels on a GPU and the reference elsewhere, which
+    is faster than the interpreter. (The interpreter cannot multiply bfloat16: it is widened there.)
+
+    Returns o like q or, with return_lse=True, (o, lse), lse (B, H, Nq) the natural log of each row's
+    sum of exp(scores), float32 (float64 for float64), differentiable too. Raises TypeError or
+    ValueError with one sentence for anything else. Source: Dao et al. 2022 and Dao 2023.
+    """
+    boolean("causal", causal)
+    boolean("return_lse", return_lse)
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, but it is {short(backend)}.")
+    _check(q, k, v)
+    if scale is not None and not (isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf):
+        raise ValueError(f"scale must be a positive finite number, but it is {short(scale)}.")
+    if backend == "auto":
+        backend = "triton" if q.device.type == DEVICE == "cuda" and q.dtype in DTYPES else "reference"
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    passes = _kernels(q) if backend == "triton" else _reference()
+    o, lse = FlashAttention.apply(q, k, v, bool(causal), scale, passes)
+    return (o, lse) if return_lse else o
+
+
+def _check(q, k, v):
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a torch tensor, but it is of type {type(x).__name__}.")
+        if x.dtype not in (*DTYPES, torch.float64):
+            raise TypeError(f"{name} must be float32, float16 or bfloat16 (or float64 for the reference), but it is {_short(x.dtype)}.")
+        if x.ndim != 4 or 0 in x.shape:
+            raise ValueError(f"{name} must have shape (batch, heads, rows, head dimension), none of them 0, but it has {tuple(x.shape)}.")
+        if (x.dtype, x.device) != (q.dtype, q.device):
+            raise TypeError(f"q, k and v must have one dtype and be on one device, but q is {_short(q.dtype)} on {q.device} and {name} "
+                            f"{_short(x.dtype)} on {x.device}.")
+    shapes = f"but q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
+    if k.shape != v.shape:
+        raise ValueError(f"k and v must have the same shape, {shapes}.")
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"q, k and v must have the same batch size and head dimension, {shapes}.")
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"the heads of q must be a multiple of those of k and v, {shapes}.")
+    if q.shape[3] > 256:
+        raise ValueError(f"the head dimension must be at most 256, but it is {q.shape[3]}.")
+
+
+def _short(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def _kernels(q):
+    """The two passes of the Triton kernels, or an error that says why they cannot run."""
+    if DEVICE is None:
+        raise ValueError('backend "triton" needs Triton, which is not installed here; "reference" works without it.')
+    if q.device.type != DEVICE:
+        raise ValueError(f'backend "triton" needs tensors on {DEVICE} here, but q is on {q.device.type}.')
+    if q.dtype not in DTYPES:
+        raise TypeError(f'backend "triton" takes float32, float16 and bfloat16, but q is {_short(q.dtype)}.')
+    if q.dtype == torch.bfloat16 and DEVICE == "cuda" and torch.cuda.get_device_capability(q.device) < (8, 0):
+        raise TypeError("bfloat16 needs a GPU of compute capability 8.0 or later; use float16 or float32 on this one.")
+    from flashedu.kernels.backward import flash_backward
+    from flashedu.kernels.forward import flash_forward
+
+    return (_widened(flash_forward), _widened(flash_backward)) if DEVICE == "cpu" else (flash_forward, flash_backward)
+
+
+def _widened(kernels):
+    """In the interpreter bfloat16 is computed in float32, and the results are rounded."""
+    def run(q, k, v, *rest):
+        if q.dtype != torch.bfloat16:
+            return kernels(q, k, v, *rest)
+        results = kernels(*(x.float() if isinstance(x, torch.Tensor) else x for x in (q, k, v, *rest)))
+        return tuple(x.to(q.dtype) if x.ndim == 4 else x for x in results)  # lse stays float32
+
+    return run
+
+
+def _reference():
+    from flashedu.kernels.numpy_passes import backward, forward
+
+    return forward, backward

@@ -17,7 +17,7 @@ def tile_pointers(
     ptr += tl.cast(start, tl.int64) * stride_n  # 64 bits: an offset may exceed 2**31
     if ROWS * stride_n + BLOCK_D * stride_d >= 2**31:  # and so may one within the tile
         rows, columns = rows.to(tl.int64), columns.to(tl.int64)
-    return ptr + rows[:, None] * stride_n + columns[None, :] * stride_d, in_rows, in_columns
+    return ptr + (rows[:, None] * stride_n + columns[None, :] * stride_d), in_rows, in_columns
 
 
 @triton.jit

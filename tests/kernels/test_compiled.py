@@ -17,7 +17,7 @@ from flashedu.kernels import DEVICE, compiled, compiler, softmax
 
 MATRIX = {75: "fma", 80: "mma.sync", 86: "mma.sync", 89: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma", 120: "mma.sync"}
 SERIALISED = ("C7510", "C7511", "C7514", "C7515")  # ptxas: wgmma instructions wait for one another
-SPILL_NOTHING = ("forward_kernel", "dq_kernel")  # up to D = 128; else a thread may keep 64 values of before the loop in its stack
+TIMED = (90, 100)  # their tiles were chosen by timing on an H200, where some registers spilled in the backward may be worth it
 CHOSEN = [  # of the whole grid: every capability and type, and both directions
     ("forward", 75, "float16", 64, False),
     ("forward", 80, "bfloat16", 128, True),
@@ -50,8 +50,7 @@ def look(case):
         assert kernel.matrix_instruction == ("fma" if dtype == "float32" else MATRIX[capability])
         assert [warning for warning in kernel.warnings if warning.startswith(SERIALISED)] == []
         if kernel.matrix_instruction != "fma":
-            kept = 0 if kernel.kernel in SPILL_NOTHING and head_dim <= 128 else 256
-            assert kernel.stack_bytes <= kept, f"{kernel.spill_bytes} bytes spilled"
+            assert kernel.stack_bytes <= (512 if function == "backward" and capability in TIMED else 0), f"{kernel.spill_bytes} bytes spilled"
 
 
 @pytest.mark.parametrize("case", CHOSEN, ids=name)

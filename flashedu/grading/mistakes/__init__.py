@@ -29,6 +29,13 @@ class Mistake:
             return edited_kernels(KERNELS[self.exercise], self.exercise, self.edits, name)
         return edited_function(inspect.unwrap(getattr(reference, self.exercise, None) or getattr(cost, self.exercise)), self.edits, name)
 
+    def with_tile(self, tile):
+        """The wrong answer with tiles of (block_q, block_k), where the right one has a table of them; None leaves them."""
+        names = getattr(self.function, "__globals__", {})
+        if tile and "pick" in names:
+            names["pick"] = lambda table, x: names["Tile"](*tile, num_warps=4, num_stages=1)
+        return self.function
+
 
 def _zoo(*tables):
     return {

@@ -31,6 +31,6 @@ def edited_kernels(modules, function, edits, name):
     source = edited("".join(line for text in texts for line in text if not line.startswith(own)), edits, name)
     file = f"<{name} {hash(edits):x}>"  # one mistake may have several rows
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    names = {"__name__": file}
+    names = {"__name__": file, "Tile": importlib.import_module("flashedu.kernels.tiles").Tile}
     exec(compile(source, file, "exec"), names)
     return names[function]

@@ -39,6 +39,7 @@ def _call(inputs, outputs, fn, args, seconds, case):
     call = isolation.call(run, (), seconds)
     call.after = tuple(_in_numpy(x) for x in tensors)
     if watches:
+        call.tile = watches[0].tile
         call.peak_bytes = max((fence.tensor.numel() * fence.tensor.element_size() for fence in watches[0].made), default=0)
     if call.error is not None:
         call.error = _cause(call.error)

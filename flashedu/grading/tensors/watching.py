@@ -10,6 +10,15 @@ COMPUTED_BY_TORCH = re.compile(  # torch's functions that would do the exercise;
     r"softmax|logsumexp|attention|convolution|(mm|bmm|addmm|baddbmm|addbmm|mv|addmv|dot|vdot|matmul|linear|einsum|cumsum|cumprod|logcumsumexp|cdist)$"
 )
 
+TILE = {"q": re.compile(r"(block_?)?(size_?)?(q|m|r|br)", re.I), "k": re.compile(r"(block_?)?(size_?)?(k|n|c|bc)", re.I)}
+
+
+def _tile(arguments):
+    """(block_q, block_k) among the arguments of a launch: powers of two that are called BLOCK_Q, BLOCK_M, Q, ..."""
+    sizes = {name: value for name, value in arguments.items() if type(value) is int and value >= 16 and value & (value - 1) == 0}
+    found = [next((value for name, value in sizes.items() if TILE[which].fullmatch(name)), None) for which in "qk"]
+    return tuple(found) if all(found) else None
+
 
 @functools.cache
 def _mode_class():
@@ -21,6 +30,7 @@ def _mode_class():
         def __init__(self):
             super().__init__()
             self.made, self.forbidden, self.launches, self.paused, self.patched = [], [], 0, False, set()
+            self.tile = None
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
@@ -58,6 +68,7 @@ def watched(backwards=False):
     def counted(run):
         def wrapper(kernel, *args, **kwargs):
             watch.launches += not kwargs.get("warmup", False)
+            watch.tile = _tile({**dict(zip(kernel.arg_names, args)), **kwargs}) or watch.tile
             watch.paused = True
             try:
                 return run(kernel, *args, **kwargs)
