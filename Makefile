@@ -5,13 +5,15 @@
 #
 # make test-compile         every kernel compiled for every GPU of the table, without one; minutes
 # make test-triton-newest   the tests that run kernels, with the newest Triton, in .venv-newest
+# make test-gpu             what only a GPU shows, on the machine that has it: exactness, determinism, memory
 #
 # PYTHON=python3.12 picks the interpreter; LAB_FLAGS="--no-browser --port=8899" goes to JupyterLab.
 
 PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
+GPU_PYTHON := $(or $(wildcard $(VENV_PYTHON)),python3)
 
-.PHONY: lab test notebooks check dev test-compile test-triton-newest
+.PHONY: lab test notebooks check dev test-compile test-triton-newest test-gpu
 
 lab:
 	@$(PYTHON) tools/bootstrap.py lab $(LAB_FLAGS)
@@ -26,6 +28,12 @@ test-compile: dev
 test-triton-newest:
 	@$(PYTHON) tools/bootstrap.py newest
 	.venv-newest/bin/python -m pytest -q -rs tests/kernels tests/grading
+
+# a process for each core, if pytest-xdist is there, and in each NumPy's oracle on one thread
+test-gpu:
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(GPU_PYTHON) -m pytest -q -rs \
+	  $$($(GPU_PYTHON) -c "import xdist; print('-n logical')" 2>/dev/null) \
+	  tests/gpu tests/kernels/test_leaks.py tests/kernels/test_differences.py
 
 notebooks: dev
 	$(VENV_PYTHON) tools/build.py

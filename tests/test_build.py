@@ -35,6 +35,14 @@ class Tile:
 
 def bare(x):
     return x
+
+
+@triton.jit
+def kernel(
+    x_ptr, N: tl.constexpr,
+):
+    columns = tl.arange(0, N)
+    tl.store(x_ptr + columns, 0)  # (N,)
 '''
 
 
@@ -82,6 +90,15 @@ def test_exercise_keeps_signature_and_docstring(course):
     assert cells(root, "exercises", solutions=False)[0].source == (
         head + "    raise NotImplementedError  # your code here"
     )
+
+
+def test_a_kernel_becomes_an_exercise_without_a_docstring(course):
+    root = course(exercise="# %%\n# exercise: flashedu.small:kernel\n")
+    head = "@triton.jit\ndef kernel(\n    x_ptr, N: tl.constexpr,\n):\n"
+    body = "    ### BEGIN SOLUTION\n    columns = tl.arange(0, N)\n    tl.store(x_ptr + columns, 0)  # (N,)\n    ### END SOLUTION"
+    assert cells(root, "exercises")[0].source == head + body
+    stub = cells(root, "exercises", solutions=False)[0].source
+    assert stub == head + "    raise NotImplementedError  # your code here"
 
 
 def test_solutions_written_by_hand_are_cut(course):

@@ -1,11 +1,15 @@
 import datetime
+import itertools
 import json
 from pathlib import Path
 
+import measure_backward
 import measure_traffic
 import pytest
 
 from flashedu import results
+from flashedu.bench import contenders, speed
+from flashedu.hardware import gpu
 from flashedu.results import load
 
 FOLDER = Path(results.__file__).parent
@@ -156,3 +160,104 @@ def test_the_profiler_s_table_is_read_and_reduced_to_medians(monkeypatch):
     }
     with pytest.raises(SystemExit, match="3 kernels were profiled, expected 2 x 2"):
         measure_traffic.summarise(rows[:3])
+
+
+BF16_ULP = 2**-7
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return load("h200_attention_speed")["rows"]
+
+
+def problem_of(row):
+    return {key: row[key] for key in ("direction", "head_dim", "n", "causal")}
+
+
+def test_every_contender_has_a_time_or_a_reason_at_every_size(rows):
+    found = [(*problem_of(row).values(), row["contender"]) for row in rows]
+    names = ("matmul", *contenders.NAMES)
+    sizes = itertools.product(speed.DIRECTIONS, speed.HEAD_DIMS, speed.LENGTHS, (False, True), names)
+    assert sorted(found) == sorted(sizes)
+    for row in rows:
+        assert len(row.keys() & {"time_ms", "out_of_memory", "refused", "not_run"}) == 1
+        if row["contender"] in ("matmul", "flashedu", "fa2"):
+            assert "time_ms" in row
+        if "not_run" in row:
+            assert row["contender"] == "flex" and not (row["head_dim"] in contenders.FLEX_HEAD_DIMS and row["n"] in contenders.FLEX_LENGTHS)
+
+
+def test_rates_are_credited_flops_over_the_median_of_the_rounds(rows):
+    matmuls = {tuple(problem_of(row).values()): row for row in rows if row["contender"] == "matmul"}
+    for row in rows:
+        is_matmul = row["contender"] == "matmul"
+        assert row["flops"] == (2 * contenders.SIDE**3 if is_matmul else speed.flops_of(**problem_of(row)))
+        assert (row["batch"] * row["n"], row["heads"] * row["head_dim"]) == (speed.TOKENS, speed.WIDTH)
+        if "time_ms" in row:
+            assert row["time_ms_min"] <= row["time_ms"] <= row["time_ms_max"]
+            assert row["rounds"] == speed.ROUNDS
+            assert row["flops_per_s"] == pytest.approx(row["flops"] / row["time_ms"] * 1e3, rel=1e-3)
+            assert row["of_matmul"] == pytest.approx(row["flops_per_s"] / matmuls[tuple(problem_of(row).values())]["flops_per_s"], rel=1e-3)
+
+
+def test_nobody_is_faster_than_the_device_or_computes_something_else(rows):
+    for row in rows:
+        if "time_ms" in row:
+            executed = 1.4 if (row["contender"], row["direction"]) == ("flashedu", "backward") else 1.0  # seven products, credited as five
+            assert executed * row["flops_per_s"] < gpu("H200").matmul_flops
+        if "relative_error" in row:
+            assert 0 < row["relative_error"] < BF16_ULP
+        elif "time_ms" in row:  # an error is known where the backward pass runs too
+            assert row["contender"] == "matmul" or row["direction"] == "forward"
+
+
+@pytest.fixture(scope="module")
+def stored_p():
+    return {(row["n"], row["variant"], row["phase"]): row for row in load("h200_backward_stored_p")["rows"]}
+
+
+def test_the_stored_p_experiment_is_whole(stored_p):
+    variants = ("matmul", *measure_backward.VARIANTS, "flashedu", "naive")
+    assert set(stored_p) == set(itertools.product(measure_backward.LENGTHS, variants, measure_backward.PHASES))
+    assert all("time_ms" in row for (_, variant, _), row in stored_p.items() if variant in measure_backward.VARIANTS)
+
+
+def test_what_is_kept_between_the_passes_is_p_or_one_number_a_row(stored_p):
+    for n in measure_backward.LENGTHS:
+        linear = measure_backward.HEADS * n * (2 * measure_backward.HEAD_DIM + 4)  # o and lse
+        p_bytes = measure_backward.HEADS * n * n * 2
+        for variant in ("recomputed", "flashedu"):
+            assert stored_p[n, variant, "both"]["kept_bytes"] == pytest.approx(linear, rel=0.01)
+        stored = stored_p[n, "stored", "both"]
+        assert stored["kept_bytes"] == pytest.approx(linear + p_bytes * (1 + 4 / 2 / 64), rel=0.01)  # and m for every 64 keys
+        for row in (stored_p[n, variant, "both"] for variant in ("stored", "recomputed", "flashedu", "naive")):
+            assert row["kept_bytes"] <= row["peak_bytes"]
+            assert 0 < row["relative_error"] < BF16_ULP
+
+
+@pytest.fixture(scope="module")
+def checkpointed():
+    return {(row["variant"], row["block"], row["checkpoint"]): row for row in load("h200_checkpoint")["rows"]}
+
+
+def test_a_checkpoint_around_flash_attention_gains_at_most_its_linear_part(checkpointed):
+    """lse; and o, where what follows keeps a copy of it in another layout."""
+    rows = measure_backward.HEADS * measure_backward.CHECKPOINT_AT
+    for block, gain_bytes in (("attention", 4 * rows), ("projections", (4 + 2 * measure_backward.HEAD_DIM) * rows)):
+        plain, wrapped = (checkpointed["flash", block, where] for where in ("nothing", "attention"))
+        assert plain["kept_bytes"] - wrapped["kept_bytes"] <= 1.01 * gain_bytes
+        assert wrapped["time_ms"] > plain["time_ms"]
+
+
+def test_a_checkpoint_around_naive_attention_gains_p(checkpointed):
+    p_bytes = measure_backward.HEADS * measure_backward.CHECKPOINT_AT**2 * 2
+    for block in ("attention", "projections"):
+        plain, wrapped = (checkpointed["naive", block, where] for where in ("nothing", "attention"))
+        assert plain["kept_bytes"] - wrapped["kept_bytes"] >= p_bytes
+
+
+@pytest.mark.parametrize("name, method", [
+    ("h200_attention_speed", speed.METHOD), ("h200_backward_stored_p", measure_backward.STORED_P), ("h200_checkpoint", measure_backward.CHECKPOINT),
+])
+def test_a_result_describes_itself_in_the_words_of_its_program(name, method):
+    assert load(name)["method"] == json.loads(json.dumps(method))

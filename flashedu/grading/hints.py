@@ -56,4 +56,19 @@ HINTS = {
         "Write the tile's P and dS once, for queries i0:i1 and keys j0:j1. Then two loops: for each tile of keys over the queries (dv += P^T do, dk += scale dS^T q), and for each tile of queries over the keys (dq += scale dS k).",
         "lse = np.where(lse == -np.inf, np.inf, lse) makes exp(s - lse) 0 in rows that see no key. Mask with -inf before exp. Causal: keys run to min(Nk, i1 + Nk - Nq); queries start at max(0, j0 - (Nk - Nq)), rounded down to a multiple of block_q.",
     ),
+    "triton_softmax": (
+        "One program does one row: its number is tl.program_id(0). It loads the row as one tile, whose length is a power of two, and masks what lies beyond the row.",
+        "Pointers are x_ptr + row * stride_m + columns * stride_n. What is masked should come in as -inf: then neither the maximum nor the sum notices. Compute in float32, and convert when storing.",
+        "x = tl.load(..., mask=columns < n, other=float('-inf')).to(tl.float32); m = tl.max(x, axis=0), 0 in its place where it is -inf; p = tl.exp(x - m); l = tl.sum(p, axis=0), 1 in its place where it is 0; tl.store(..., mask=columns < n).",
+    ),
+    "flash_forward": (
+        "It is tiled_attention once more. The loop over tiles of queries has become the grid: a program owns one tile of one head, and only the loop over keys is left.",
+        "From program_id get the tile, the head h and the batch entry b; the key head is h // (H // Hkv). Before the loop m = -inf, l = 0, acc = 0, all float32. In it: s = tl.dot(q, tl.trans(k)), hide keys past Nk and past the diagonal, then the update you know. After it: o = acc / l, lse = m + log(l).",
+        "Tiles are powers of two: mask every load by row < N and column < D with other=0.0, and every store. p.to(v.dtype) for the second tl.dot; input_precision=\"ieee\" in both. With exp2, multiply s by scale * log2(e), and lse by ln(2). Where m is -inf subtract 0, where l is 0 divide by 1.",
+    ),
+    "flash_backward": (
+        "tiled_backward has two loops, and each becomes a kernel: one program for each tile of keys sums dK and dV, one for each tile of queries sums dQ. Then nobody adds to what another program writes.",
+        "Delta, the row sums of do * o, can be computed in torch. Both kernels rebuild p = exp(s - lse), and set it to 0 with tl.where after the exp wherever a key is hidden. The kernel of dK and dV also loops over the query heads of the group.",
+        "dV += dot(trans(p).to(do.dtype), do); dp = dot(do, trans(v)); ds = p * (dp - delta); dK += dot(trans(ds).to(q.dtype), q) and dQ += dot(ds.to(k.dtype), k), both times scale at the end. Use do.stride(), which may be all 0. Queries past Nq: load lse with other=float('inf').",
+    ),
 }

@@ -81,18 +81,19 @@ def judge(fn, exercise=None, fresh=None):
     else:
         verdict = _judged_by(isolation.in_child, fn, EXERCISES[name])
     if verdict.passed and place.gpu:
-        return _both(verdict, _judged_by(partial(in_fresh_process, interpret=False), fn, on_gpu(EXERCISES[name])))
+        exercise = on_gpu(EXERCISES[name])
+        return _both(verdict, _judged_by(partial(in_fresh_process, interpret=False), fn, exercise), exercise.checks)
     if verdict.passed:
         verdict.message += " That was in Triton's interpreter, which shows neither TF32 nor programs that run at once: where there is a GPU, a check goes on there."
     return verdict
 
 
-def _both(first, second):
-    """One Verdict from that of the interpreter, which was passed, and that of the GPU."""
-    checks = dict((*first.checks, *((name, state) for name, state in second.checks if state != "not run" or ":" in name)))
+def _both(first, second, checks):
+    """One Verdict from that of the interpreter, which was passed, and that of the GPU, whose checks are called `checks`."""
+    marks = {**dict(first.checks), **{name: "not run" for name in checks if name not in dict(first.checks)}, **dict(second.checks)}
+    score = 1.0 if second.passed else sum(state == "passed" for state in marks.values()) / len(marks)
     message = f"In the interpreter: {first.message}\n\nOn the GPU: {second.message}"
-    score = 1.0 if second.passed else sum(state == "passed" for state in checks.values()) / max(len(checks), 1)
-    return replace(second, checks=tuple(checks.items()), message=message, score=min(score, 1.0), seconds=first.seconds + second.seconds)
+    return replace(second, checks=tuple(marks.items()), message=message, score=score, seconds=first.seconds + second.seconds)
 
 
 def _judged_by(run, fn, exercise):

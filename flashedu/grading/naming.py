@@ -58,6 +58,13 @@ def _failing(outcomes):
     return {outcome.problem[0] for outcome in outcomes if outcome.problem}
 
 
+def _telling(outcomes, reported):
+    """For answers in Triton, where every trial takes its time: the cases of the reported check, and of others the cheapest; failures first."""
+    first = [o for o in outcomes if o.problem and o.problem[0] == reported]
+    cheapest = {(o.problem is None, o.case.check): o for o in sorted(outcomes, key=lambda o: -o.call.seconds) if not any(o is other for other in first)}
+    return [*sorted(first, key=lambda o: o.call.seconds), *(cheapest[key] for key in sorted(cheapest))]
+
+
 def _candidates(exercise, reported):
     zoo = (GPU_MISTAKES if exercise.on_gpu else MISTAKES).get(exercise.name, ())
     return sorted(zoo, key=lambda mistake: mistake.caught_by != reported) if exercise.call else zoo
@@ -70,15 +77,12 @@ def name_mistake(exercise, outcomes, reported, seconds):
     fail, and must fail no check that the answer passes; among several, the one that agrees on most cases is named.
     """
     costly = {case.check for case in exercise.cases if case.memory_limit_bytes}
-    ordered = sorted(outcomes, key=lambda o: not (o.problem and o.problem[0] == reported))
-    if exercise.call:  # where every trial takes its time: the cheapest case of each check, and the likeliest mistakes first
-        cheap = {(o.case.check, not o.problem): o for o in sorted(ordered, key=lambda o: -o.call.seconds)}
-        ordered = sorted((o for o in ordered if o in cheap.values()), key=lambda o: (not (o.problem and o.problem[0] == reported), not o.problem, o.call.seconds))
+    ordered = sorted(_telling(outcomes, reported) if exercise.call else outcomes, key=lambda o: not (o.problem and o.problem[0] == reported))
     broken, wrong = _failing(outcomes), sum(bool(o.problem) for o in ordered)
     best, most, stop = None, 0, time.thread_time() + seconds
     tile = next((o.call.tile for o in outcomes if o.call.tile), None)
     for mistake in _candidates(exercise, reported):
-        if mistake.caught_by not in broken or reported in costly and mistake.caught_by != reported:
+        if mistake.caught_by not in broken or (reported in costly and mistake.caught_by != reported):
             continue
         agreed = alike = 0
         for outcome in ordered:

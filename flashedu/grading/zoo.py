@@ -1,14 +1,16 @@
 """The kill matrix: every mistake of the zoo against every check of its exercise."""
 from flashedu.grading.exercises import EXERCISES
 from flashedu.grading.judging import judge
-from flashedu.grading.mistakes import MISTAKES
+from flashedu.grading.mistakes import GPU_MISTAKES, MISTAKES
+from flashedu.grading.tensors.place import here
 
 
 def kill_matrix(names=(), out=print):
     """Print the matrix for the named exercises (all, if none is named) and return the number of gaps.
 
     A row is a mistake: X where a check rejects it, [X] where that is the check which must, . where it passes. A gap is a
-    mistake that its own check does not reject, or that is not called by its own name.
+    mistake that its own check does not reject, or that is not called by its own name. Mistakes that only a GPU shows are
+    listed as such where there is none, and are no gaps.
     """
     unknown = [name for name in names if name not in EXERCISES]
     if unknown:
@@ -26,6 +28,11 @@ def kill_matrix(names=(), out=print):
             if states.get(mistake.caught_by) != "failed" or verdict.mistake != mistake.slug:
                 gaps.append(f"{name}/{mistake.slug}")
             out(f"  {mistake.slug:<{width}} {cells}  {'yes' if verdict.mistake == mistake.slug else verdict.mistake}")
+        for mistake in GPU_MISTAKES.get(name, ()):
+            verdict = judge(mistake.function, name) if here().gpu else None
+            if verdict and (dict(verdict.checks).get(mistake.caught_by) != "failed" or verdict.mistake != mistake.slug):
+                gaps.append(f"{name}/{mistake.slug}")
+            out(f"  {mistake.slug:<{width}} {f'named {verdict.mistake}, by {verdict.failed}' if verdict else 'GPU only: not tried here'}")
         right = judge(EXERCISES[name].reference, name)
         if not right.passed:
             gaps.append(f"{name}: the right answer is {right.state}")

@@ -57,10 +57,10 @@ def dkdv_kernel(
                 if i < whole:  # after exp: where lse is -inf, p is inf
                     p = tl.where(keys[:, None] <= rows[None, :] + offset, p, 0.0)
             do = load_tile(do_head, i, n_q, stride_don, stride_dod, D, BLOCK_Q, BLOCK_D, RAGGED)
-            dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
             dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
             delta = load_rows(delta_ptr + row_0, rows, n_q, 0.0, RAGGED)
             ds = p * (dp - delta[None, :])
+            dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     store_tile(dk_ptr, j0, n_k, stride_dkn, stride_dkd, dk * scale, D, BLOCK_K, BLOCK_D)
     store_tile(dv_ptr, j0, n_k, stride_dvn, stride_dvd, dv, D, BLOCK_K, BLOCK_D)

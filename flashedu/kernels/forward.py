@@ -18,8 +18,8 @@ def attend(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
-    """Take the keys start .. stop into the state (acc, l, m) of a tile of queries; only MASKED tiles may hide some of them."""
-    for j in tl.range(start, stop, BLOCK_K, num_stages=1 if MASKED else None):  # few tiles are masked: no pipeline for them
+    """Take the keys start .. stop into the state of a tile of queries; only MASKED tiles may hide some."""
+    for j in tl.range(start, stop, BLOCK_K, num_stages=1 if MASKED else None):  # few are masked: no pipeline
         k = load_tile(k_ptr, j, n_k, stride_kn, stride_kd, D, BLOCK_K, BLOCK_D, MASKED)
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION)  # (BLOCK_Q, BLOCK_K)
         if MASKED:
@@ -67,10 +67,10 @@ def forward_kernel(
     if CAUSAL:
         whole = tl.minimum(whole, tl.maximum(0, i0 + offset + 1) // BLOCK_K * BLOCK_K)  # what the first row sees
         stop = tl.minimum(n_k, i0 + BLOCK_Q + offset)  # what the last row sees
-    acc, l, m = attend(acc, l, m, q, k_ptr, v_ptr, rows, 0, whole, n_k, offset, scale_log2, stride_kn, stride_kd, stride_vn, stride_vd,
-                       False, CAUSAL, PRECISION, D, BLOCK_D, BLOCK_K)
-    acc, l, m = attend(acc, l, m, q, k_ptr, v_ptr, rows, whole, stop, n_k, offset, scale_log2, stride_kn, stride_kd, stride_vn, stride_vd,
-                       True, CAUSAL, PRECISION, D, BLOCK_D, BLOCK_K)
+    acc, l, m = attend(acc, l, m, q, k_ptr, v_ptr, rows, 0, whole, n_k, offset, scale_log2,
+                       stride_kn, stride_kd, stride_vn, stride_vd, False, CAUSAL, PRECISION, D, BLOCK_D, BLOCK_K)
+    acc, l, m = attend(acc, l, m, q, k_ptr, v_ptr, rows, whole, stop, n_k, offset, scale_log2,
+                       stride_kn, stride_kd, stride_vn, stride_vd, True, CAUSAL, PRECISION, D, BLOCK_D, BLOCK_K)
 
     l_safe = tl.where(l == 0.0, 1.0, l)  # a row that sees no key: o = 0 / 1, lse = -inf + log(1)
     store_tile(o_ptr, i0, n_q, stride_on, stride_od, acc / l_safe[:, None], D, BLOCK_Q, BLOCK_D)

@@ -9,7 +9,8 @@ import triton.language as tl
 
 @triton.jit
 def tile_pointers(
-    ptr, start, n, stride_n: tl.constexpr, stride_d: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ptr, start, n, stride_n: tl.constexpr, stride_d: tl.constexpr,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
     """Pointers to rows start .. start + ROWS of a matrix (n, D), and which rows and columns lie inside it."""
     rows, columns = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
@@ -22,10 +23,10 @@ def tile_pointers(
 
 @triton.jit
 def load_tile(
-    ptr, start, n, stride_n: tl.constexpr, stride_d: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
-    RAGGED: tl.constexpr,
+    ptr, start, n, stride_n: tl.constexpr, stride_d: tl.constexpr,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, RAGGED: tl.constexpr,
 ):
-    """Rows start .. start + ROWS of a matrix (n, D), with zeros past its last column and, if RAGGED, past its last row."""
+    """Rows start .. start + ROWS of a matrix (n, D), zeros past its last column and, if RAGGED, last row."""
     pointers, in_rows, in_columns = tile_pointers(ptr, start, n, stride_n, stride_d, D, ROWS, BLOCK_D)
     if RAGGED:
         return tl.load(pointers, mask=in_rows & in_columns, other=0.0)
@@ -36,7 +37,8 @@ def load_tile(
 
 @triton.jit
 def store_tile(
-    ptr, start, n, stride_n: tl.constexpr, stride_d: tl.constexpr, tile, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ptr, start, n, stride_n: tl.constexpr, stride_d: tl.constexpr, tile,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
     """Write a tile over rows start .. start + ROWS of a matrix (n, D), leaving out what lies outside it."""
     pointers, in_rows, in_columns = tile_pointers(ptr, start, n, stride_n, stride_d, D, ROWS, BLOCK_D)

@@ -51,8 +51,9 @@ print(f"{smaller:.0f} times less memory; largest difference between the answers:
 # ## What you will have built
 #
 # The course leads from the textbook's formula, in NumPy, to a GPU kernel of your own, timed beside the fastest that
-# NVIDIA ships (cuDNN's). You are reading its first part, chapters 0 to 3. It ends with the whole algorithm working in
-# NumPy, its memory traffic counted to the byte, and needs no GPU. The kernels come in the chapters planned after it.
+# NVIDIA ships (cuDNN's). Chapters 1 to 3 end with the whole algorithm working in NumPy, its memory traffic counted to
+# the byte. Chapter 4 makes a kernel of it, and chapter 5 adds the gradients. None of them needs a GPU: without one the
+# kernels run in an interpreter, which is slow and right.
 #
 # Where this leads is already measured. The picture shows one attention layer of Llama-3-8B on an H200, a GPU for data
 # centres. Both methods compute the same function. "Flash" is the one that ships with torch.
@@ -89,7 +90,7 @@ for row in result["sweep"]:
 # ### Is everything there?
 #
 # `doctor` looks at what is installed and says what works on this machine, what does not, and what to do about it. The
-# chapters up to 3 need no GPU.
+# chapters need no GPU; chapter 4 and the kernels of chapter 5 need Triton, which exists for Linux.
 
 # %%
 doctor()
@@ -203,18 +204,19 @@ for side in (largest, largest + slider.step):
 # | [1. The matrix that should not exist](01_the_matrix_that_should_not_exist.ipynb) | `stable_softmax`, `naive_attention`, `naive_traffic` |
 # | [2. Softmax without seeing the row](02_softmax_without_the_row.ipynb) | `update_normalizer`, `merge_states`, `online_attention` |
 # | [3. Now tile it](03_now_tile_it.ipynb) | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
+# | [4. A real kernel in Triton](04_a_real_kernel.ipynb) | `triton_softmax`, `flash_forward` |
+# | [5. Backward: recompute what you refused to store](05_recompute.ipynb) | `attention_backward`, `tiled_backward`, `flash_backward` |
 #
 # Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the
 # obstacle out of the way: a softmax that can be repaired when a larger score turns up. In chapter 3 everything falls
-# into place: what lives where, in blocks of which size, and how many bytes move. Each takes 30 to 60 minutes to read,
-# and its exercises one to two hours.
+# into place: what lives where, in blocks of which size, and how many bytes move. In chapter 4 it becomes a kernel, with
+# all that a GPU asks for in addition, and in chapter 5 it learns to be trained through. Each takes 30 to 60 minutes to
+# read, and its exercises one to two hours.
 #
-# More chapters are planned, and the first three refer to them by these numbers:
+# More chapters are planned, and the others refer to them by these numbers:
 #
 # | planned | what it is about |
 # |:--|:--|
-# | 4. A real kernel in Triton | the algorithm of chapter 3 on a GPU, and what limits it there |
-# | 5. Backward | gradients, from what was refused to be stored |
 # | 6. Three papers, three different things | what each version of FlashAttention changed |
 # | 7. Where it does not help | short sequences, decoding, and the operations that remain |
 # | 8. One merge, everywhere | one attention split over many processors |

@@ -362,7 +362,7 @@ roofline([gpu("H200"), gpu("H100 SXM")], points)
 # Two things to read off. Naive attention sits under the slope, so even a flawless version of its three kernels could
 # not reach a third of the chip's arithmetic: the ceiling above it is the memory's. The fused kernel moves so few
 # bytes that it is far to the right, under the flat roof. Memory is no longer its problem. It is not *at* the roof,
-# and what keeps it from there is a subject of chapters 4 and 6 (planned).
+# and what keeps it from there is a subject of chapter 4, and of chapter 6 (planned).
 #
 # Arithmetic was never what made naive attention slow: both points do the same two products. What costs is what lies
 # between the products, two matrices that travel and a kernel that is there only to turn one into the other.

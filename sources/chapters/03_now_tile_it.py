@@ -83,7 +83,7 @@ tiles.tile_map(32, 48, 8, 8)
 # $$\mathrm{lse} = m + \ln l .$$
 #
 # It is the row's denominator in one number, no longer split in significand and exponent. The backward pass
-# (chapter 5, planned) needs it, and so does anybody who wants to merge this result with that of other keys
+# (chapter 5) needs it, and so does anybody who wants to merge this result with that of other keys
 # (chapter 8, planned). So what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is
 # ever $O(N^2)$.
 #
@@ -487,7 +487,7 @@ levels.intensity_against_block(blocks, tiled_intensity, ridges, naive_intensity,
 # intensity is in the thousands, and HBM is no longer what limits this layer. (It is a little higher than in
 # chapter 1's roofline, which counts every array once, since part of the output was not yet in HBM when the
 # counters stopped.) It took both: tiles that fit into SRAM, and an L2 that serves their re-reads. What does
-# limit it then, matrix products and exponentials, is a subject of chapters 4 and 6 (planned).
+# limit it then, matrix products and exponentials, is a subject of chapter 4, and of chapter 6 (planned).
 #
 # ## Your own machine, again
 #

@@ -17,7 +17,8 @@ from flashedu.kernels import DEVICE, compiled, compiler, softmax
 
 MATRIX = {75: "fma", 80: "mma.sync", 86: "mma.sync", 89: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma", 120: "mma.sync"}
 SERIALISED = ("C7510", "C7511", "C7514", "C7515")  # ptxas: wgmma instructions wait for one another
-TIMED = (90, 100)  # their tiles were chosen by timing on an H200, where some registers spilled in the backward may be worth it
+TIMED = (90, 100)  # their tiles were chosen by timing on an H200, where a few spilled registers may be worth it
+TOO_LARGE = ("backward", 75, "float32", 256)
 CHOSEN = [  # of the whole grid: every capability and type, and both directions
     ("forward", 75, "float16", 64, False),
     ("forward", 80, "bfloat16", 128, True),
@@ -33,6 +34,7 @@ GRID = [
     case
     for case in itertools.product(("forward", "backward"), MATRIX, ("float16", "bfloat16", "float32"), (64, 128, 256), (False, True))
     if case[1:3] != (75, "bfloat16")  # no bfloat16 before capability 8.0
+    and case[:4] != TOO_LARGE
 ]
 
 
@@ -47,10 +49,12 @@ def look(case):
     for kernel in found if function == "backward" else [found]:
         print(kernel)
         assert kernel.fits
-        assert kernel.matrix_instruction == ("fma" if dtype == "float32" else MATRIX[capability])
+        small = kernel.kernel == "dkdv_kernel" and head_dim == 256 and capability in TIMED  # 32 keys are too few for a warp group
+        assert kernel.matrix_instruction == ("fma" if dtype == "float32" else "mma.sync" if small else MATRIX[capability])
         assert [warning for warning in kernel.warnings if warning.startswith(SERIALISED)] == []
         if kernel.matrix_instruction != "fma":
-            assert kernel.stack_bytes <= (512 if function == "backward" and capability in TIMED else 0), f"{kernel.spill_bytes} bytes spilled"
+            timed = capability in TIMED and (function == "backward" or head_dim != 128)
+            assert kernel.stack_bytes <= (512 if timed else 0), f"{kernel.spill_bytes} bytes spilled"
 
 
 @pytest.mark.parametrize("case", CHOSEN, ids=name)
@@ -62,6 +66,12 @@ def test_chosen(case):
 @pytest.mark.parametrize("case", GRID, ids=name)
 def test_the_whole_grid(case):
     look(case)
+
+
+def test_what_has_no_tile_is_refused():
+    _, capability, dtype, head_dim = TOO_LARGE
+    with pytest.raises(compiled.CompilationFailed, match="65,536 bytes of shared memory a block is too small for head dimension 256"):
+        compiled.backward(capability, head_dim, dtype)
 
 
 def test_limits_are_those_of_the_gpus():

@@ -9,7 +9,7 @@ PADDING_LOADED = ("padding-not-masked", "any head dimension", "A tile is wider t
                   (LOAD, "mask=in_rows, other=0.0"), (LOAD_FULL, "if False:"))
 PADDING_STORED = ("padding-stored", "guard bands", "A tile is wider than D when D is no power of two, and the columns past D belong to the next row. Mask them when storing.", (STORE, "element_ty), mask=in_rows)"))
 LAST_STRIDE = ("last-stride-ignored", "any strides", "The elements of a row need not lie side by side: multiply the column numbers by the last stride, or make the inputs contiguous.",
-               ("columns[None, :].to(tl.int64) * stride_d", "columns[None, :].to(tl.int64)"))
+               ("columns[None, :] * stride_d)", "columns[None, :])"))
 CONTIGUOUS = ("assumes-contiguous", "any strides", "The strides of the inputs are not used. A transposed view has others than its shape suggests: pass x.stride(), or make the inputs contiguous.")
 OTHER_DTYPE = ("float32-output", "dtype", "The result is float32 whatever the inputs are. Allocate it in the inputs' dtype.")
 TORCH_DOES_IT = ("torch-does-it", "own kernel", "The result comes from torch, not from a kernel of yours.")
@@ -106,7 +106,7 @@ ROWS = {
         ("lse-in-float16", "dtype", "lse must be float32 for inputs of every dtype: its error comes back in the backward pass.", (LSE_SIZE, LSE_SIZE.replace("torch.float32", "q.dtype"))),
         ("materialises", "memory", "A tensor of Nq x Nk elements was made. All that leaves the kernel is o and lse.", ("    lse = torch.empty", "    scores = torch.empty((batch, heads, n_q, n_k), device=q.device)\n    lse = torch.empty")),
         ("changes-input", "inputs unchanged", "q *= ... works in place and changes the caller's tensor. Write q = q * ....", ("    tile = pick", "    q *= scale\n    scale = 1.0\n    tile = pick")),
-        (*TORCH_DOES_IT, ("    return o, lse\n", "    return torch.softmax(q @ k.repeat_interleave(group, 1).mT * scale, -1) @ v.repeat_interleave(group, 1), lse\n")),
+        (*TORCH_DOES_IT, ("    return o, lse\n", "    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))\n    return torch.softmax(q @ k.mT * scale, -1) @ v, lse\n")),
     ),
 }
 GPU_ROWS = {"flash_forward": (TF32,)}

@@ -1,5 +1,19 @@
 """Mistakes of flash_backward. A row: slug, the check that rejects it, the sentence for the learner, then edits (right, wrong)."""
-from flashedu.grading.mistakes.chapter_4 import BASE, CAUSAL_IGNORED, CONTIGUOUS, LAST_STRIDE, NO_LOAD_MASK, NO_SCALE, NO_STORE_MASK, OTHER_DTYPE, PADDING_LOADED, PADDING_STORED, TF32, TORCH_DOES_IT, VISIBLE
+from flashedu.grading.mistakes.chapter_4 import (
+              BASE,
+              CAUSAL_IGNORED,
+              CONTIGUOUS,
+              LAST_STRIDE,
+              NO_LOAD_MASK,
+              NO_SCALE,
+              NO_STORE_MASK,
+              OTHER_DTYPE,
+              PADDING_LOADED,
+              PADDING_STORED,
+              TF32,
+              TORCH_DOES_IT,
+              VISIBLE,
+)
 
 DQ_DS, DK_DS = "ds = p * (dp - delta[:, None])", "ds = p * (dp - delta[None, :])"
 BASE_2 = "mask=inside, other=0.0) * LOG2E"
@@ -66,7 +80,7 @@ ROWS = {
         ("wrong-order", "one tile", "The gradients are returned in another order than dq, dk, dv.", ("    return dq, dk, dv\n", "    return dk, dq, dv\n")),
         ("materialises", "memory", "A tensor of Nq x Nk elements was made. P is recomputed tile by tile, and never stored.", ("    lse_2, delta =", "    p = torch.empty((batch, heads, n_q, n_k), device=q.device)\n    lse_2, delta =")),
         ("changes-input", "inputs unchanged", "lse *= ... works in place and changes the caller's tensor. Write lse = lse * ....", ("    lse, dlse =", "    lse *= math.log2(math.e)\n    lse, dlse ="), (BASE_2, BASE_2.removesuffix(" * LOG2E"))),
-        (*TORCH_DOES_IT, ("    return dq, dk, dv\n", "    return dq, dk, torch.exp(q @ k.repeat_interleave(heads // kv_heads, 1).mT * scale - lse[..., None]).mT @ do\n")),
+        (*TORCH_DOES_IT, ("    return dq, dk, dv\n", "    return dq, dk, torch.exp(q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * scale - lse[..., None]).mT @ do\n")),
     ),
 }
 GPU_ROWS = {"flash_backward": (TF32,)}

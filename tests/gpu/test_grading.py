@@ -1,0 +1,37 @@
+"""On a GPU: answers are judged in the interpreter first and then there, where a float32 product may turn out to be TF32."""
+import importlib.util
+
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("there is no Triton on this system", allow_module_level=True)
+
+from flashedu.grading.judging import judge
+from flashedu.grading.mistakes import GPU_MISTAKES, MISTAKES
+from flashedu.kernels.backward import flash_backward
+from flashedu.kernels.forward import flash_forward
+from flashedu.kernels.softmax import triton_softmax
+
+INTERPRETED = [("triton_softmax", "padded-with-0"), ("flash_forward", "causal-ignored"), ("flash_backward", "wrong-group")]
+
+
+@pytest.mark.parametrize("answer", [triton_softmax, flash_forward, flash_backward], ids=lambda answer: answer.__name__)
+def test_the_packages_own_kernels_pass(answer):
+    verdict = judge(answer)
+    assert verdict.passed, verdict.message
+    assert verdict.message.startswith("In the interpreter: ") and "On the GPU: " in verdict.message
+    assert all(state == "passed" for _, state in verdict.checks), verdict.checks
+
+
+@pytest.mark.parametrize("mistake", [mistake for mistakes in GPU_MISTAKES.values() for mistake in mistakes], ids=lambda mistake: f"{mistake.exercise}-{mistake.slug}")
+def test_mistakes_that_only_a_gpu_shows(mistake):
+    verdict = judge(mistake.function, mistake.exercise)
+    assert verdict.state == "wrong" and dict(verdict.checks)[mistake.caught_by] == "failed", verdict.message
+    assert verdict.mistake == mistake.slug, verdict.message
+
+
+@pytest.mark.parametrize("exercise, slug", INTERPRETED)
+def test_other_mistakes_are_rejected_too(exercise, slug):
+    mistake = next(mistake for mistake in MISTAKES[exercise] if mistake.slug == slug)
+    verdict = judge(mistake.function, exercise)
+    assert verdict.state == "wrong" and dict(verdict.checks)[mistake.caught_by] == "failed", verdict.message
