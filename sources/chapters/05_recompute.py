@@ -331,7 +331,7 @@ for name, found in (("P held in memory", attention_backward(q, k, v, do)),
 # forward pass. FlashAttention does it at the grain of a single kernel. A tile of P is rebuilt where it is used,
 # in the fast memory, and forgotten a moment later. It never sees HBM. And there the bill changes.
 #
-# ## Slower to read than to recompute
+# ## Cheaper to recompute than to keep
 #
 # Suppose that we had kept P after all. A backward pass would then save one product, $QK^\top$, and the
 # exponentials; but it would have to read P, and the forward pass would have had to write it. For the Llama layer,
@@ -345,12 +345,12 @@ print(f"P once through HBM at the copy rate:     {p_ms:.2f} ms")
 print(f"QK^T once at the matrix product rate:    {scores_ms:.2f} ms")
 
 # %% [markdown]
-# And P crosses HBM more than once, since it is written before it is read, by every kernel that needs it. By this
-# estimate recomputing should win; but it leaves out the exponentials, what the caches do, and whatever else
-# happens at the same time. So both were built, and measured on an H200. The kernels are the same in everything
-# else. One pair computes five products in the backward pass and keeps P in bfloat16, which its forward kernel
-# writes and its two backward kernels read. The other computes seven. 16 heads, $D = 128$, no mask. Predict for
-# each phase which is faster.
+# About the same. But to keep P means to write it once and to read it for every kernel that needs it, and the
+# estimate leaves out the exponentials, what the caches do, and whatever else happens at the same time. So both were
+# built, and measured on an H200. The kernels are the same in everything else. One set keeps P in bfloat16: its
+# forward kernel writes P, and its two backward kernels (there are two, as the next sections explain) read it and
+# compute five products. The other set recomputes P in both backward kernels, and comes to seven products. 16 heads,
+# $D = 128$, bfloat16, no mask. Predict for each phase which of the two is faster.
 
 # %%
 measured = {(row["n"], row["variant"], row["phase"]): row for row in load("h200_backward_stored_p")["rows"]}
@@ -371,7 +371,26 @@ for length in sorted({n for n, variant, _ in measured if variant == "stored"}):
 table(["N", "P is", *phases, "kept, with o"], rows)
 
 # %% [markdown]
-# STORED-P-PLACEHOLDER
+# In the backward pass it is a tie, or nearly one: two products and all the exponentials more take no longer than
+# reading what they would have produced. In the forward pass it is not close. The kernel that keeps P has to write
+# it, and gets nothing for it. Together recomputing wins, at every length. Does the estimate explain that? Take
+# 8,192 tokens and 16 heads, half of the layer above.
+
+# %%
+seconds = {(variant, phase): measured[8192, variant, phase]["time_ms"] for variant in ("stored", "recomputed") for phase in phases}
+longer = {phase: seconds["stored", phase] - seconds["recomputed", phase] for phase in phases}
+print(f"forward:  writing P, estimated {p_ms / 2:.2f} ms; measured: stored takes {longer['forward']:.2f} ms longer")
+print(f"backward: reading P twice {2 * p_ms / 2:.2f} ms, two products less {2 * scores_ms / 2:.2f} ms; "
+      f"measured: stored takes {longer['backward']:.2f} ms longer")
+longest = max(n for n, *_ in measured)
+for variant in ("stored", "recomputed"):
+    row = measured[longest, variant, "both"]
+    print(f"N = {longest:,}, {variant:10} both passes {row['time_ms_min']:.1f} to {row['time_ms_max']:.1f} ms over {row['rounds']} rounds")
+
+# %% [markdown]
+# It does, roughly. Note what carries the argument. It is not that a matrix product is cheap; it is that a number in
+# HBM is dear, dearer with every generation of hardware that gains more arithmetic than bandwidth. And the memory
+# between the passes comes on top of that: the last column of the table, for one layer.
 #
 # ## A checkpoint around flash attention
 #
@@ -419,20 +438,25 @@ table(["", "kept", "forward runs"], rows)
 # Around naive attention the checkpoint is worth its price: it keeps a small part of what was kept, and pays with
 # a second forward pass. Around flash attention it pays the same price, and what it saves is lse, one number a
 # row, since the projection keeps the output anyway. The backward pass rebuilds P from q, k and lse in any case.
-# With the checkpoint it first runs the whole forward pass again, to obtain an lse that it had.
+# With the checkpoint it first runs the whole forward pass again, to obtain an lse that it once had.
 #
-# On the H200, 8,192 tokens, 16 heads, $D = 128$, bfloat16, forward and backward together: attention between its two
-# projections, with the checkpoint around nothing, around attention, and around all of it.
+# On the H200, 8,192 tokens, 16 heads, $D = 128$, bfloat16, forward and backward together: attention alone, and
+# between the two projections of a layer, with the checkpoint around nothing, around attention, and around all.
 
 # %%
 rows = [
-    (row["variant"], row["checkpoint"], f"{row['time_ms']:.2f} ms", size(row["kept_bytes"]), size(row["peak_bytes"]))
-    for row in load("h200_checkpoint")["rows"] if row["block"] == "projections" and "time_ms" in row
+    (row["variant"], "alone" if row["block"] == "attention" else "with projections", row["checkpoint"],
+     f"{row['time_ms']:.1f} ms", size(row["kept_bytes"]), size(row["peak_bytes"]))
+    for row in load("h200_checkpoint")["rows"] if "time_ms" in row
 ]
-table(["attention", "in the checkpoint", "time", "kept", "peak"], rows)
+table(["attention", "", "in the checkpoint", "time", "kept", "peak"], rows)
 
 # %% [markdown]
-# CHECKPOINT-PLACEHOLDER
+# Flash attention alone: the time of one more forward pass, and what is kept shrinks by its lse. Between projections
+# it shrinks by one output as well, because a projection wants the heads side by side and keeps a rearranged copy of
+# its own. The peak is the same, since during the backward pass all of it is there again. A checkpoint around the
+# whole layer is another matter. It saves the inputs of the projections, which have nothing to do with attention, and
+# it may be worth its time.
 #
 # ## Two kernels
 #
@@ -802,7 +826,7 @@ else:
 # Where each of the five lines of attention's gradient comes from, and why a score's gradient is the difference
 # from an average. Why that average is the row sum of $dO \circ O$. Why finite differences make a V, and a wrong
 # formula does not. How P comes back from lse without a maximum, and in any order. Why recomputing it can be faster
-# than reading it. Why a checkpoint around flash attention only adds work. Why there are two kernels and seven
+# than keeping it. Why a checkpoint around flash attention only adds work. Why there are two kernels and seven
 # products, and what atomics would save and cost. In what sense two trainings are the same.
 #
 # ## Now you

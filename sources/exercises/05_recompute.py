@@ -2,7 +2,7 @@
 # # Exercises 5. Backward: recompute what you refused to store
 #
 # Three functions: the gradients from a stored P, the same by tiles from lse, and the same in Triton. Each has a
-# small example, a cell to fill in, and a check.
+# small example, cells to fill in, and a check.
 
 # %%
 import flashedu.kernels  # isort: skip  first: without a GPU it switches Triton's interpreter on
@@ -53,6 +53,11 @@ check(attention_backward)
 # that it crosses need the mask, and block sizes need not divide the lengths.
 #
 # The trap is a row that sees no key. Its lse is `-inf`, and `-inf - (-inf)` is NaN.
+#
+# The example is the same, with what its forward pass leaves.
+
+# %%
+o, lse = np.array([[3.0]]), np.array([np.log(2.0)])  # tiled_backward(q, k, v, o, lse, do, 1, 1) gives the gradients above
 
 # %%
 # exercise: flashedu.reference.backward:tiled_backward
@@ -87,6 +92,11 @@ check(tiled_backward)
 # - D may be any number up to 256. `load_tile` and `store_tile` of chapter 4 take care of rows and columns past the
 #   end. For a contiguous head they are `load_tile(q_ptr, i0, n_q, D, 1, D, BLOCK_Q, BLOCK_D, True)` and
 #   `store_tile(dq_ptr, i0, n_q, D, 1, dq, D, BLOCK_Q, BLOCK_D)`, once the pointer has been moved to the head.
+#
+# The example for the third time: `flash_backward(*in_torch)` gives the same gradients.
+
+# %%
+in_torch = [torch.tensor(x, dtype=torch.float32, device=flashedu.kernels.DEVICE)[None, None] for x in (q, k, v, o, lse, do)]
 
 # %%
 import triton

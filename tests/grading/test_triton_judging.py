@@ -367,3 +367,11 @@ def test_triton_before_the_switch_is_told():
     if place.here().gpu:
         pytest.skip("there is a GPU, so that no switch is needed")
     assert "import flashedu.kernels` before `import triton`" in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("triton_version, numpy_version, skipped", [("3.6.0", "2.4.6", True), ("3.6.0", "2.3.5", False), ("3.7.1", "2.5.0", False)])
+def test_an_interpreter_that_cannot_work_is_said(triton_version, numpy_version, skipped, monkeypatch):
+    monkeypatch.setattr(triton, "__version__", triton_version)
+    monkeypatch.setattr(np, "__version__", numpy_version)
+    trouble = place.here().trouble
+    assert (trouble is not None and trouble[0] == "skipped" and "install triton 3.7 or numpy 2.3" in trouble[2]) == skipped

@@ -3,6 +3,8 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 
+import numpy as np
+
 from flashedu.grading import isolation
 from flashedu.grading.tensors.watching import warm_up
 
@@ -26,5 +28,18 @@ def here():
         from flashedu.kernels.device import DEVICE
     except ImportError as error:  # Triton was there first
         return Place(("error", 0.0, f"Nothing was checked. {error}"))
+    if _too_new_for_the_interpreter():
+        return Place(("skipped", 0.0, "Nothing was checked, because the interpreter of Triton 3.6 does not work with NumPy 2.4 or later: install triton 3.7 or numpy 2.3."))
     warm_up()
     return Place(None, isolation.CAN_FORK and DEVICE == "cpu", DEVICE == "cuda")
+
+
+def _too_new_for_the_interpreter():
+    """Whether NumPy is: Triton before 3.7 converts an array of one element to a number, which NumPy no longer allows."""
+    import triton
+
+    return _version(triton) < (3, 7) and _version(np) >= (2, 4)
+
+
+def _version(package):
+    return tuple(map(int, package.__version__.split(".")[:2]))
