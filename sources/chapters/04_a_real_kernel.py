@@ -72,9 +72,9 @@ print("the second result:")
 print(y.cpu().numpy().round(3))
 
 # %% [markdown]
-# On a CPU, where the programs run one after the other, the first run is right in every digit of `y`, and the
-# second is wrong far beyond anything that rounding could do, although not a line of the kernel has changed.
-# The neighbouring tensor is damaged by both. The picture shows why.
+# On a CPU, where the programs run one after the other, the first run is right in all of `y`, and the second
+# is wrong far beyond anything that rounding could do, although not a line of the kernel has changed. The
+# neighbouring tensor is damaged by both. The picture shows why.
 
 # %%
 memory_strip(5, 6, 8)
@@ -95,8 +95,8 @@ memory_strip(5, 6, 8)
 # ## Program, tile, pointer, mask
 #
 # Four words, and you have met all of them. A *program* is one copy of the body; `tl.program_id(0)` is its
-# number, and the launch `kernel[grid](...)` says how many there are. A *tile* is what it computes with, an
-# array whose shape is known when the kernel is compiled and whose sides are powers of two. Triton decides
+# number, and the launch `kernel[grid](x, y, ...)` says how many there are. A *tile* is what it computes with,
+# an array whose shape is known when the kernel is compiled and whose sides are powers of two. Triton decides
 # which thread of the GPU holds which element, and you never see a thread. A *pointer* is an address: the
 # kernel gets the address of a tensor's first element, and `x_ptr + row * n + columns` is a whole tile of
 # addresses, one for each element. And a *mask* says which of them may be touched. A masked load gives `other`
@@ -474,7 +474,7 @@ else:
 # ## What the kernel becomes
 #
 # What decides whether a kernel can be launched, and much of what decides its speed, is settled by two
-# compilers: Triton's own, and NVIDIA's assembler. Both run on any Linux machine, for any GPU.
+# compilers: Triton's own, and NVIDIA's assembler. Both run on any Linux machine, with or without a GPU.
 # `compiled.forward` asks them what `forward_kernel` becomes on a GPU of a given *compute capability*: 8.0 is
 # the A100 (sm_80), 9.0 the H100 and H200, 10.0 the B200. The question takes a few seconds. Inputs are
 # bfloat16, $D = 128$, with a causal mask.
@@ -527,11 +527,11 @@ print(*(warning for kernel in moved for warning in kernel.warnings), sep="\n")
 # that its matrix instructions must wait for each other. With 8 warps twice as many threads share the same
 # tile. A further stage costs shared memory: one more tile of keys and one of values on their way.
 #
-# A large tile means fewer passes over the keys, as chapter 3 has counted; it is limited by registers and by
-# shared memory, and the second limit depends on the GPU. Which of these can be launched? The T4, a GPU of
-# 2018 that free cloud notebooks still offer, has compute capability 7.5 and no bfloat16, so this is float16.
-# For it we take one stage, the least there can be, and many warps. (On a T4 every multiplication is written
-# out for each thread, and with few threads the compiler would need minutes.)
+# A tall tile of queries means fewer passes over the keys, as chapter 3 has counted; its size is limited by
+# registers and by shared memory, and the second limit depends on the GPU. Which of these can be launched? The
+# T4, a GPU of 2018 that free cloud notebooks still offer, has compute capability 7.5 and no bfloat16, so this
+# is float16. For it we take one stage, the least there can be, and many warps. (On a T4 every multiplication
+# is written out for each thread, and with few threads the compiler would need minutes.)
 
 # %%
 asked = [
@@ -573,9 +573,9 @@ print(f"float32 on sm_80: {exact.counts['fma']:,} fma, {exact.counts['mma.sync']
 # The contenders are the kernel of this chapter (through `flash_attention`), torch's three fused backends (its
 # FlashAttention-2, cuDNN's attention, and the "memory-efficient" one), FlexAttention where it was compiled,
 # and naive attention in separate operations. bfloat16, $D = 128$, a batch of 16,384 tokens in all, 16 heads.
-# Without a GPU you see what was measured on an H200; with one, the next cells measure yours, which takes
-# about a minute. **Order them before you look, and guess which share of the matrix rate a kernel of a hundred
-# lines of Python gets.**
+# Without a GPU you see what was measured on an H200; with one, the next cells measure yours, which takes a
+# few minutes at most. **Order them before you look, and guess which share of the matrix rate a kernel of a
+# hundred lines of Python gets.**
 
 
 # %%

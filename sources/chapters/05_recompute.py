@@ -373,8 +373,8 @@ table(["N", "P is", *phases, "kept, with o"], rows)
 # %% [markdown]
 # In the backward pass it is a tie, or nearly one: two products and all the exponentials more take no longer than
 # reading what they would have produced. In the forward pass it is not close. The kernel that keeps P has to write
-# it, and gets nothing for it. Together recomputing wins, at every length. Does the estimate explain that? Take
-# 8,192 tokens and 16 heads, half of the layer above.
+# it, and gets nothing for it. Together recomputing wins, by the median at every length. Does the estimate explain
+# that? Take 8,192 tokens and 16 heads, half of the layer above.
 
 # %%
 seconds = {(variant, phase): measured[8192, variant, phase]["time_ms"] for variant in ("stored", "recomputed") for phase in phases}
@@ -454,7 +454,7 @@ table(["attention", "", "in the checkpoint", "time", "kept", "peak"], rows)
 # %% [markdown]
 # Flash attention alone: the time of one more forward pass, and what is kept shrinks by its lse. Between projections
 # it shrinks by one output as well, because a projection wants the heads side by side and keeps a rearranged copy of
-# its own. The peak is the same, since during the backward pass all of it is there again. A checkpoint around the
+# its own. The peak does not fall, since during the backward pass all of it is there again. A checkpoint around the
 # whole layer is another matter. It saves the inputs of the projections, which have nothing to do with attention, and
 # it may be worth its time.
 #
@@ -491,11 +491,12 @@ gradients.owners()
 # forward pass, since that is what tensor cores multiply.
 #
 # Now count products of the size $N \times N \times D$. The forward pass has two of them. How many has each
-# kernel of the backward pass, and how many would a single kernel need?
+# kernel of the backward pass, and how many would a single kernel need? And with a stored P?
 
 # %%
 products = {
-    "P stored": ("dV dP dQ dK", ""),
+    "P stored, one kernel": ("dV dP dQ dK", ""),
+    "P stored, two kernels": ("dV dP dK", "dP dQ"),
     "P rebuilt, one kernel": ("S dV dP dQ dK", ""),
     "P rebuilt, two kernels": ("S dV dP dK", "S dP dQ"),
 }
@@ -510,7 +511,8 @@ print(f"the two extra products of the Llama layer: {extra / 1e12:.2f} TFLOP, "
       f"{extra / rates['matmul_flops_per_s'] * 1e3:.2f} ms at the rate above")
 
 # %% [markdown]
-# Seven in the place of five, 1.4 times as much arithmetic. When you read of a backward pass's FLOP per second,
+# Seven in the place of five, 1.4 times as much arithmetic. (A stored P would save the products called S, at
+# the price that you saw.) When you read of a backward pass's FLOP per second,
 # look at what was counted: by convention it is credited with five products, 2.5 forward passes, however many it
 # executes, so that a kernel like this one looks slower by that factor than the hardware runs.
 #
@@ -567,7 +569,7 @@ for _ in range(100):
         dq += pieces[i]
     results.add(dq.tobytes())
     ratios.append(bound.ratio(dq))
-print(f"100 orders, {len(results)} different results, error over bound {min(ratios):.4f} to {max(ratios):.4f}")
+print(f"100 orders, different results: {len(results)}, error over bound {min(ratios):.4f} to {max(ratios):.4f}")
 
 # %% [markdown]
 # Practically every order has bits of its own, and every one of them is right: all lie within a small part of what
@@ -583,7 +585,7 @@ for _ in range(10):
         for keys in tiles:  # each walks over the keys from the left to the right
             dq[tiles[i]] += contribution(tiles[i], keys)
     results.add(dq.tobytes())
-print(f"10 orders, {len(results)} different result")
+print(f"10 orders, different results: {len(results)}")
 
 # %% [markdown]
 # The order of programs is still left to chance, but the order of additions is not. (The interpreter runs one
@@ -693,14 +695,20 @@ class Transformer(nn.Module):
 
 
 # %%
+def next_letter_loss(model, attention, context, batch):
+    """The loss of guessing each letter of some stretches of the text from those before it."""
+    stretches = torch.stack([data[i : i + context + 1] for i in torch.randint(len(data) - context, (batch,))])
+    return F.cross_entropy(model(stretches[:, :-1], attention).flatten(0, 1), stretches[:, 1:].flatten())
+
+
+# %%
 def train(attention, steps=120, context=512, batch=2):
     """The losses of a training and the model after it; the same seeds, so the same start and the same batches."""
     torch.manual_seed(0)
     model, losses = Transformer(context).to(device), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(steps):
-        windows = torch.stack([data[i : i + context + 1] for i in torch.randint(len(data) - context, (batch,))])
-        loss = F.cross_entropy(model(windows[:, :-1], attention).flatten(0, 1), windows[:, 1:].flatten())
+        loss = next_letter_loss(model, attention, context, batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

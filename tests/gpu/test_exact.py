@@ -63,7 +63,7 @@ ROWS = [(name, *row) for name in ("FORWARD", "DQ", "DKDV") for row in getattr(ti
 def test_every_tile(name, itemsize, d, judged, monkeypatch):
     """Also those of other GPUs, as far as this one has the shared memory for them."""
     shared_bytes = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
-    column = [tile for needed, tile in zip(tiles.SHARED_BYTES, getattr(tiles, name)[itemsize, d]) if needed <= shared_bytes]
+    column = [tile for needed, tile in zip(tiles.SHARED_BYTES, getattr(tiles, name)[itemsize, d]) if tile and needed <= shared_bytes]
     for tile in dict.fromkeys(column):
         usual = tiles.pick
         chosen = lambda table, x, tile=tile, usual=usual: tile if table is getattr(tiles, name) else usual(table, x)  # noqa: E731

@@ -19,7 +19,7 @@ from flashedu.kernels import DEVICE, flash_attention, numpy_passes
 from flashedu.reference import attention_backward, naive_attention
 
 ROOT = Path(__file__).parents[2]
-TOY = Problem((2, 4, 2, 6, 9, 8))
+TOY = Problem((2, 2, 1, 6, 9, 8))
 
 
 def tensors(*shapes, dtype=torch.float32, device=DEVICE):
@@ -32,7 +32,7 @@ def tensors(*shapes, dtype=torch.float32, device=DEVICE):
 @pytest.mark.parametrize("layout", ["plain", "bnhd", "packed", "padded", "transposed", "expanded"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_any_strides_and_dtype(dtype, layout, backend):
-    problem = Problem((2, 4, 2, 17, 20, 16), dtype, causal=True, layout=layout, scale=0.3)
+    problem = Problem((2, 2, 1, 17, 20, 16), dtype, causal=True, layout=layout, scale=0.3)
     assert max(ratios(problem, DEVICE, backend).values()) <= 1
 
 
@@ -62,7 +62,7 @@ def test_return_lse():
     q, k, v, _ = TOY.tensors(DEVICE)
     o, lse = flash_attention(q, k, v, return_lse=True, backend="triton")
     assert torch.equal(o, flash_attention(q, k, v, return_lse=False, backend="triton"))
-    assert lse.shape == (2, 4, 6) and attention_bounds(*arrays(q, k, v))[1].ratio(arrays(lse)[0]) <= 1
+    assert lse.shape == (2, 2, 6) and attention_bounds(*arrays(q, k, v))[1].ratio(arrays(lse)[0]) <= 1
 
 
 @pytest.mark.parametrize("backend", ["triton", "reference"])
@@ -141,7 +141,7 @@ def test_gradients_only_where_they_are_asked_for():
 @pytest.mark.parametrize("backend", ["triton", "reference"])
 def test_a_second_derivative_is_refused(backend):
     q, k, v = (x.requires_grad_() for x in TOY.tensors(DEVICE)[:3])
-    (dq,) = torch.autograd.grad(flash_attention(q, k, v, backend=backend).sum(), q, create_graph=True)
+    (dq,) = torch.autograd.grad(flash_attention(q, k, v, backend=backend).square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
         dq.sum().backward()
 

@@ -26,7 +26,7 @@ def run(code, **environment):
 
 
 def test_here():
-    assert DEVICE == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert torch.cuda.is_available() == (DEVICE == "cuda")
 
 
 def test_without_a_gpu_the_interpreter_is_switched_on():

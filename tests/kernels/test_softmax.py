@@ -48,6 +48,7 @@ def test_rows_of_minus_infinity_are_0():
     assert softmax_ratio(x) <= 1
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, in the interpreter
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_stays_in_its_row(value):
     x = matrix(3, 9)
