@@ -120,7 +120,7 @@ def rows_case(kind, rows, n, dtype="float32", seed=0, lead=(), strided=False):
         x[:] = 3
     elif kind != "random":
         steps = np.arange(n)
-        x += {"overflow": 1000, "low": -1000, "magnitudes": 1000 * (np.arange(rows) % 2)[:, None], "rising": 60 * steps,
+        x += {"overflow": 1000, "low": -20000, "magnitudes": 1000 * (np.arange(rows) % 2)[:, None], "rising": 60 * steps,
               "falling": -60 * steps, "spread": -3 * steps}[kind]
     return _laid_out((x,), dtype, strided)
 
@@ -157,7 +157,7 @@ def states_case(kind, rows, d_v, dtype="float32", seed=0, strided=False):
     """Arguments (a, b): the states of 3 and of 5 keys."""
     rng = np.random.default_rng([seed, rows, d_v])
     gap = {"rising": 5, "falling": -5, "near": 10, "huge": 200}.get(kind, 0)
-    base = {"overflow": 1000, "low": -1000}.get(kind, 0)
+    base = {"overflow": 1000, "low": -20000}.get(kind, 0)
     number = np.arange(rows)
     empty = {  # which rows of a and of b have seen nothing
         "empty a": (number >= 0, number < 0),

@@ -129,7 +129,7 @@ def _judge(fn, exercise):
     if state == "not attempted":
         return _verdict(exercise, state, text, [], start)
     unknown = check == "time limit" or (first.case.memory_limit_bytes and first.call.peak_bytes is None)
-    mistake = None if unknown else name_mistake(exercise, outcomes, check, NAMING_S * exercise.patience / 2)
+    mistake = None if unknown else name_mistake(exercise, outcomes, check, NAMING_S * exercise.patience / 3)
     plain_numbers = exercise.contracts == ("type",)
     fixed = plain_numbers or check in ("time limit", "shape") or first.case.memory_limit_bytes or first.case.again  # smaller ones would say less
     smallest = first if fixed else _shrink(exercise, first, fn)

@@ -46,7 +46,8 @@ def _raised(exercise, call, case):
     error = call.error
     if isinstance(error, TimeLimitExceeded):
         slow = f"is far too slow for so small an input (all cases together may take {TIME_LIMIT_S * exercise.patience:.0f} seconds)"
-        return "time limit", "wrong", f"It was stopped while it was running: either a loop never ends, or it {slow}."
+        tiles = " Without a GPU every program, and every tile that it visits, takes milliseconds, large or small: give a program many rows, and a tile more." if exercise.call else ""
+        return "time limit", "wrong", f"It was stopped while it was running: either a loop never ends, or it {slow}.{tiles}"
     if type(error) is NotImplementedError and case is exercise.cases[0]:
         return case.check, "not attempted", NOT_ATTEMPTED
     if isinstance(error, SramOverflow):

@@ -8,12 +8,15 @@ LAYOUTS = {
     "transposed": "a transposed view",
     "gaps": "a view with gaps between its rows",
     "every second": "a view of every second element of a row",
+    "mixed": "each input with strides of its own kind",
     "broadcast": "a gradient that is one number, spread by strides of 0",
 }
+MIXED = {"q": "gaps", "k": "every second", "v": "transposed", "o": "transposed", "do": "every second"}
 
 
-def laid_out(x, layout):
-    """The same values as a view of one of LAYOUTS, NaN in its gaps; None leaves x as it is."""
+def laid_out(x, layout, name=None):
+    """The same values as a view of one of LAYOUTS, NaN in its gaps; None leaves x as it is. name: which of MIXED x is."""
+    layout = MIXED[name] if layout == "mixed" else layout
     if layout is None:
         return x
     if layout == "transposed":  # (B, H, N, D) stored as (B, N, H, D), which is what a projection gives; (M, N) as (N, M)
@@ -45,9 +48,9 @@ def _heads(kind, batch, heads, kv_heads, n_q, n_k, d, dtype, seed, layout):
     if heads % kv_heads:
         raise ValueError("heads must be a multiple of kv_heads.")
 
-    def all_heads(count, which):
+    def all_heads(count, which):  # 0, 1, 2: q, k, v
         each = [inputs.qkv(kind, n_q, n_k, d, seed=seed + 1000 * i + 100 * which)[which] for i in range(batch * count)]
-        return laid_out(_in_type(np.stack(each).reshape(batch, count, -1, d), dtype), layout)
+        return laid_out(_in_type(np.stack(each).reshape(batch, count, -1, d), dtype), layout, "qkv"[which])
 
     return all_heads(heads, 0), all_heads(kv_heads, 1), all_heads(kv_heads, 2)
 
@@ -63,7 +66,7 @@ def backward_case(kind, n_q, n_k, d, causal=False, batch=1, heads=1, kv_heads=1,
     q, k, v = _heads(kind, batch, heads, kv_heads, n_q, n_k, d, dtype, seed, of_all)
     o, lse = (bound.exact for bound in exactness.attention_bounds(wide(q), wide(k), wide(v), causal))
     do = _in_type(np.random.default_rng([seed, n_q, d]).standard_normal(q.shape), dtype)
-    return q, k, v, laid_out(_in_type(o, dtype), of_all), lse.astype(np.float32), laid_out(do, layout), causal
+    return q, k, v, laid_out(_in_type(o, dtype), of_all, "o"), lse.astype(np.float32), laid_out(do, layout, "do"), causal
 
 
 def wide(x):

@@ -2,7 +2,6 @@
 import math
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from flashedu.arguments import boolean, short
 from flashedu.kernels.device import DEVICE
@@ -24,10 +23,11 @@ class FlashAttention(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, do, dlse):
+        if torch.is_grad_enabled():  # by create_graph=True
+            raise RuntimeError("flash_attention has no second derivative: leave out create_graph=True.")
         q, k, v, o, lse = ctx.saved_tensors
-        do = torch.zeros_like(o) if do is None else do  # only lse was used
+        do = torch.zeros_like(o) if do is None else do.resolve_neg()  # None: only lse was used
         return *ctx.backward_pass(q, k, v, o, lse, do, ctx.causal, ctx.scale, dlse), None, None, None
 
 
@@ -39,8 +39,9 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
     scale is 1/sqrt(D) unless given. With causal=True query i sees key j when j <= i + Nk - Nq; a row
     that sees no key gives 0 and has gradient 0. Sums are float32 whatever the inputs; products of
     float32 are exact unless torch.set_float32_matmul_precision allows TF32. Gradients are the same
-    bits in every run. NaN and inf stay in their head and, forward, in their row of queries; in v they
-    also reach the rows of the tile that the diagonal crosses, as 0 * NaN does in naive attention.
+    bits in every run. In the kernels NaN and inf stay in their head and, forward, in their row of
+    queries; in v they also reach the rows of the tile that the diagonal crosses, as 0 * NaN does in
+    naive attention. The reference refuses them.
 
     backend: "triton" runs the kernels, on a GPU or in Triton's interpreter; "reference" the NumPy
     functions, also for float64; "auto" takes the kernels on a GPU and the reference elsewhere, which
@@ -55,6 +56,7 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, but it is {short(backend)}.")
     _check(q, k, v)
+    q, k, v = (x.resolve_neg() for x in (q, k, v))  # torch may have put off a change of sign; a kernel would not see it
     if scale is not None and not (isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf):
         raise ValueError(f"scale must be a positive finite number, but it is {short(scale)}.")
     if backend == "auto":

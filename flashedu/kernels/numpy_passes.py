@@ -1,6 +1,4 @@
 """The NumPy reference as the two passes of `flash_attention`: head by head on the CPU, in float32, or float64 for float64."""
-from inspect import unwrap
-
 import numpy as np
 import torch
 
@@ -26,7 +24,7 @@ def forward(q, k, v, causal, scale):
     factor = scale * q.shape[-1] ** 0.5  # the reference divides by sqrt(D) itself
     o, lse = torch.empty(q.shape, dtype=_wide(q)), torch.empty(q.shape[:3], dtype=_wide(q))
     for head, _, (q_h, k_h, v_h) in _heads(q, k, v):
-        o_h, lse_h = unwrap(tiled_attention)(q_h * q_h.dtype.type(factor), k_h, v_h, BLOCK, BLOCK, causal)
+        o_h, lse_h = tiled_attention(q_h * q_h.dtype.type(factor), k_h, v_h, BLOCK, BLOCK, causal)
         o[head], lse[head] = torch.from_numpy(o_h), torch.from_numpy(lse_h)
     return o.to(q), lse.to(q.device)
 
@@ -44,7 +42,7 @@ def backward(q, k, v, o, lse, do, causal, scale, dlse=None):
         factor_h, one = q_h.dtype.type(factor), np.ones((len(q_h), 1), q_h.dtype)
         v_h = np.append(v_h, np.zeros((len(v_h), 1), v_h.dtype), axis=1)
         o_h, do_h = np.append(o_h, -one, axis=1), np.append(do_h, dlse_h[:, None], axis=1)
-        dq_h, dk_h, dv_h = unwrap(tiled_backward)(q_h * factor_h, k_h, v_h, o_h, lse_h, do_h, BLOCK, BLOCK, causal)
+        dq_h, dk_h, dv_h = tiled_backward(q_h * factor_h, k_h, v_h, o_h, lse_h, do_h, BLOCK, BLOCK, causal)
         dq[head] = torch.from_numpy(dq_h * factor_h)
         dk[key_head] += torch.from_numpy(dk_h)
         dv[key_head] += torch.from_numpy(dv_h[:, :-1])

@@ -27,7 +27,6 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 # %%
 from flashedu.bench import contenders, speed

@@ -105,6 +105,36 @@ def float32_copies(x):
     return y.to(x.dtype)
 
 
+@triton.jit
+def part_of_row(x_ptr, m_ptr, l_ptr, n, stride_m, stride_n, B: tl.constexpr):
+    r, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    c = part * B + tl.arange(0, B)
+    x = tl.load(x_ptr + r * stride_m + c * stride_n, mask=c < n, other=-INF).to(tl.float32)
+    m = tl.max(x, axis=0)
+    tl.store(m_ptr + r * parts + part, m)
+    tl.store(l_ptr + r * parts + part, tl.sum(tl.exp(x - tl.where(m == -INF, 0.0, m)), axis=0))
+
+
+@triton.jit
+def exp_of_difference(x_ptr, lse_ptr, y_ptr, n, stride_m, stride_n, B: tl.constexpr):
+    r, c = tl.program_id(0), tl.program_id(1) * B + tl.arange(0, B)
+    x = tl.load(x_ptr + r * stride_m + c * stride_n, mask=c < n, other=-INF).to(tl.float32)
+    lse = tl.load(lse_ptr + r)
+    tl.store(y_ptr + r * n + c, tl.where(lse == -INF, 0.0, tl.exp(x - lse)).to(y_ptr.dtype.element_ty), mask=c < n)
+
+
+@answer("triton_softmax")
+def parts_of_rows(x):
+    grid = len(x), triton.cdiv(x.shape[1], 128)
+    m, l = torch.empty(grid, device=x.device), torch.empty(grid, device=x.device)
+    part_of_row[grid](x, m, l, x.shape[1], *x.stride(), B=128)
+    top = m.amax(1).nan_to_num(neginf=0.0)
+    lse = top + (l * torch.exp(m - top[:, None])).sum(1).log()
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    exp_of_difference[grid](x, lse, y, x.shape[1], *x.stride(), B=128)
+    return y
+
+
 # forward
 
 
@@ -239,6 +269,39 @@ def two_parts_merged(q, k, v, causal=False):
     total = (weight * l).sum(2)
     out = (weight[..., None] * o).sum(2) / total.clamp_min(1e-30)[..., None]
     return out.to(q.dtype), top[:, :, 0] + total.log()
+
+
+@triton.jit
+def row_of_queries(q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, G, nq, nk, scale, CAUSAL: tl.constexpr, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr):
+    """A program a query, from the last key to the first, without tl.dot."""
+    i, bh = tl.program_id(0), tl.program_id(1)
+    d, c = tl.arange(0, W), tl.arange(0, N)
+    q = tl.load(q_ptr + (bh * nq + i) * D + d, mask=d < D, other=0.0).to(tl.float32)
+    m, l, acc = tl.full([1], -INF, tl.float32), tl.zeros([1], tl.float32), tl.zeros([W], tl.float32)
+    stop = nk
+    if CAUSAL:
+        stop = i + 1 + nk - nq
+    for j in range((nk - 1) // N * N, -1, -N):
+        if j < stop:
+            inside = (j + c < nk)[:, None] & (d < D)[None, :]
+            at = (bh // G * nk + j + c[:, None]) * D + d[None, :]
+            k, v = tl.load(k_ptr + at, mask=inside, other=0.0).to(tl.float32), tl.load(v_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            s = tl.where(j + c < stop, tl.sum(k * q[None, :], axis=1) * scale, -INF)
+            m_new = tl.maximum(m, tl.max(s, axis=0))
+            p, alpha = tl.exp(s - m_new), tl.exp(m - m_new)
+            l, acc, m = l * alpha + tl.sum(p, axis=0), acc * alpha + tl.sum(p[:, None] * v, axis=0), m_new
+    l = tl.where(l == 0.0, 1.0, l)
+    tl.store(o_ptr + (bh * nq + i) * D + d, (acc / l).to(o_ptr.dtype.element_ty), mask=d < D)
+    tl.store(lse_ptr + bh * nq + i + tl.arange(0, 1), m + tl.log(l))
+
+
+@answer("flash_forward")
+def a_program_a_query(q, k, v, causal=False):
+    q, k, v = (x.contiguous() for x in (q, k, v))
+    (b, h, nq, d), nk = q.shape, k.shape[2]
+    o, lse = torch.empty_like(q), torch.empty(b, h, nq, device=q.device)
+    row_of_queries[nq, b * h](q, k, v, o, lse, h // k.shape[1], nq, nk, d**-0.5, causal, d, wide_enough(d), 256)
+    return o, lse
 
 
 # backward

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashedu.grading import judging
+from flashedu.grading import judging, tensor_inputs
 from flashedu.grading.judging import judge
 from flashedu.grading.tensors import fences, fresh, place, watching
 from flashedu.grading.tensors.fresh import in_fresh_process
@@ -130,6 +130,11 @@ def test_views_are_not_fenced():
     assert watch.made == []
 
 
+def test_every_input_has_strides_of_its_own():
+    q, k, v, o, _, do, _ = tensor_inputs.backward_case("random", 9, 16, 16, batch=2, heads=4, kv_heads=2, layout="mixed")
+    assert len({x.strides[2:] for x in (q, o, do)}) == 3 and all(a != b for a, b in zip(k.strides[2:], v.strides[2:]))
+
+
 # whose work it is
 
 
@@ -151,6 +156,44 @@ def test_a_kernel_must_be_launched():
 
     verdict = judge(elementwise, "triton_softmax")
     assert verdict.failed == "own kernel" and "No Triton kernel was launched" in verdict.message and verdict.mistake == "no-kernel"
+
+
+def in_numpy(x):
+    x = x.numpy().astype(np.float64)
+    p = np.exp(x - np.where(x.max(1) == -np.inf, 0, x.max(1))[:, None])
+    l = p.sum(1, keepdims=True)
+    return torch.from_numpy(p / np.where(l == 0, 1, l))
+
+
+def by_pairs(x):
+    l = x[:, 0].float()
+    for column in x.float().unbind(1)[1:]:
+        l = torch.logaddexp(l, column)
+    return torch.exp(x - torch.where(l == -torch.inf, 0.0, l)[:, None])
+
+
+@pytest.mark.parametrize("elsewhere", [in_numpy, by_pairs])
+def test_a_kernel_for_show_is_seen(elsewhere):
+    """What was computed outside of the kernel is there when no kernel runs."""
+    def answer(x):
+        softmax(x)
+        return elsewhere(x).to(x.dtype)
+
+    verdict = judge(answer, "triton_softmax")
+    assert verdict.failed == "own kernel" and "comes out the same when the launched kernels do nothing" in verdict.message, str(verdict)
+
+
+def test_the_package_may_not_compute_it():
+    from flashedu.kernels.softmax import softmax_kernel
+
+    def own_launcher(x):
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        softmax_kernel[(len(x),)](x, y, x.shape[1], *x.stride(), *y.stride(), BLOCK_N=triton.next_power_of_2(x.shape[1]))
+        return y
+
+    verdict = judge(own_launcher, "triton_softmax")
+    assert verdict.failed == "own kernel" and "It launched softmax_kernel of flashedu.kernels.softmax" in verdict.message
+    assert verdict.mistake == "package-does-it"
 
 
 def test_elementwise_preparation_and_sums_are_fine():
@@ -208,6 +251,66 @@ def test_another_order_of_programs_gives_the_same_bits():
             sums[(3,)](x, y, 3)
         results.append(y.item())
     assert results == [1, 0, 1]
+
+
+@triton.jit
+def add_to_row(x_ptr, m_ptr, l_ptr, n, stride_m, stride_n, B: tl.constexpr):
+    row, c = tl.program_id(0), tl.program_id(1) * B + tl.arange(0, B)
+    x = tl.load(x_ptr + row * stride_m + c * stride_n, mask=c < n, other=float("-inf")).to(tl.float32)
+    m = tl.load(m_ptr + row)
+    m_new = tl.maximum(m, tl.max(x, axis=0))
+    safe = tl.where(m_new == float("-inf"), 0.0, m_new)
+    tl.store(l_ptr + row, tl.load(l_ptr + row) * tl.exp(m - safe) + tl.sum(tl.exp(x - safe), axis=0))
+    tl.store(m_ptr + row, m_new)
+
+
+@triton.jit
+def divide(x_ptr, m_ptr, l_ptr, y_ptr, n, stride_m, stride_n, B: tl.constexpr):
+    row, c = tl.program_id(0), tl.program_id(1) * B + tl.arange(0, B)
+    x = tl.load(x_ptr + row * stride_m + c * stride_n, mask=c < n, other=float("-inf")).to(tl.float32)
+    m, l = tl.load(m_ptr + row), tl.load(l_ptr + row)
+    y = tl.where(l == 0.0, 0.0, tl.exp(x - m) / l)
+    tl.store(y_ptr + row * n + c, y.to(y_ptr.dtype.element_ty), mask=c < n)
+
+
+def test_a_race_that_one_order_hides_is_seen():
+    """Programs of one row take turns in the interpreter; on a GPU they would overwrite each other's sums."""
+    def race(x):
+        m, l = torch.full((len(x),), -torch.inf), torch.zeros(len(x))
+        y = torch.empty(x.shape, dtype=x.dtype)
+        grid = len(x), triton.cdiv(x.shape[1], 64)
+        add_to_row[grid](x, m, l, x.shape[1], *x.stride(), B=64)
+        divide[grid](x, m, l, y, x.shape[1], *x.stride(), B=64)
+        return y
+
+    verdict = judge(race, "triton_softmax")
+    assert verdict.failed == "the same bits" and dict(verdict.checks)["wide rows"] == "passed", str(verdict)
+
+
+def test_a_result_that_is_used_again_is_seen():
+    kept = {}
+
+    def answer(x):
+        y = kept.setdefault((x.shape, x.dtype), torch.empty(x.shape, dtype=x.dtype))
+        kernel[(len(x),)](x, y, x.shape[1], *x.stride(), 0, True, triton.next_power_of_2(x.shape[1]))
+        return y
+
+    verdict = judge(answer, "triton_softmax")
+    assert verdict.failed == "the same bits" and "In run 2 result was the tensor that run 1 had returned" in verdict.message
+
+
+def test_thousands_of_tensors_do_not_fill_the_memory():
+    with watching.watched() as watch:
+        for _ in range(2 * watching.MOST_FENCES):
+            torch.zeros(5)
+        torch.zeros(1000, dtype=torch.float16)
+    assert len(watch.made) == watching.MOST_FENCES and watch.largest_bytes == 2000
+
+
+@pytest.mark.parametrize("names", ["BLOCK_Q BLOCK_K", "BLOCK_M BLOCK_N", "BM BN", "Br Bc", "Q_TILE_SIZE K_TILE_SIZE", "BLOCK_SIZE_M BLOCK_SIZE_N", "Q K"])
+def test_the_size_of_a_tile_is_known_by_its_name(names):
+    q, k = names.split()
+    assert watching._tile({"D": 16, "BLOCK_D": 16, q: 128, k: 32, "num_warps": 4, "CAUSAL": True}) == (128, 32)
 
 
 def test_autotuned_kernels_run_with_their_first_config():

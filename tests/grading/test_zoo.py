@@ -3,7 +3,7 @@ import pytest
 import right_answers_chapter_5  # noqa: F401, adds to RIGHT
 from right_answers import RIGHT
 
-from flashedu.grading import EXERCISES, score
+from flashedu.grading import EXERCISES, inputs, score
 from flashedu.grading.hints import HINTS
 from flashedu.grading.judging import judge
 from flashedu.grading.mistakes import MISTAKES
@@ -73,3 +73,11 @@ def test_kill_matrix_prints_every_mistake_and_counts_gaps(monkeypatch):
 def test_unknown_exercise_is_refused():
     with pytest.raises(SystemExit, match="no exercise called 'softmax'"):
         kill_matrix(["softmax"])
+
+
+def test_very_low_logits_are_what_the_words_say():
+    """Where they are only a little below 0, a large negative number would do in place of -inf."""
+    (x,) = inputs.rows_case("low", 2, 3)
+    (m, *_), _ = inputs.states_case("low", 2, 3)
+    q, k, _ = inputs.qkv("low", 2, 3, 4)
+    assert all(abs(logits + 20000).max() < 20 for logits in (x, m, q @ k.T / 2))

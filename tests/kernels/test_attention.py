@@ -141,9 +141,25 @@ def test_gradients_only_where_they_are_asked_for():
 @pytest.mark.parametrize("backend", ["triton", "reference"])
 def test_a_second_derivative_is_refused(backend):
     q, k, v = (x.requires_grad_() for x in TOY.tensors(DEVICE)[:3])
-    (dq,) = torch.autograd.grad(flash_attention(q, k, v, backend=backend).square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        dq.sum().backward()
+    for loss in (flash_attention(q, k, v, backend=backend).sum(), flash_attention(q, k, v, backend=backend).square().sum()):
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            torch.autograd.grad(loss, q, create_graph=True)
+
+
+@pytest.mark.parametrize("backend", ["triton", "reference"])
+def test_a_change_of_sign_that_torch_has_put_off(backend):
+    q, k, v, do = TOY.tensors(DEVICE)
+    late = [torch._neg_view(-x) for x in (q, k, v, do)]
+    assert all(x.is_neg() for x in late)
+    assert all(torch.equal(x, y) for x, y in zip(solve(*late, TOY, backend).values(), solve(q, k, v, do, TOY, backend).values(), strict=True))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_the_reference_refuses_what_it_would_lose(bad):
+    q, k, v, _ = TOY.tensors(DEVICE)
+    k[0, 0, 1, 2] = bad
+    with pytest.raises(ValueError, match="k must not hold NaN or inf"):
+        flash_attention(q, k, v, backend="reference")
 
 
 # ---- refusals: one sentence, with what was given

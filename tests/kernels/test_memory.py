@@ -59,14 +59,14 @@ def test_what_lies_outside_is_0(n, d):
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU tests/gpu/test_large.py does this")
 @pytest.mark.parametrize("axis, apart, shape", [
-    (0, HUGE + 8, (2, 2, 1, 5, 6, 8)),
-    (1, HUGE + 8, (1, 2, 2, 5, 6, 8)),
-    (2, 2**25 + 8, (1, 2, 1, 70, 66, 8)),  # an offset within a tile of 64 rows does not have 32 bits, and then the tile's has not
-    (2, 2**24 + 8, (1, 1, 1, 135, 130, 8)),
+    (0, 2**30 + 8, (3, 2, 1, 5, 6, 8)),  # a stride has 32 bits, and twice that has not
+    (1, 2**30 + 8, (1, 3, 3, 5, 6, 8)),
+    (2, 2**25 + 8, (1, 2, 1, 70, 66, 8)),  # an offset within a tile of 64 rows has not
+    (2, 2**24 + 8, (1, 1, 1, 135, 130, 8)),  # the third tile's has not
     (3, 2**28 + 8, (1, 2, 1, 5, 6, 9)),
 ], ids=["batch", "heads", "rows", "tiles", "columns"])
 def test_offsets_beyond_32_bits(axis, apart, shape, tmp_path):
-    """In a file with holes, of which only the pages are there that hold an element."""
+    """In a file with holes, of which only the pages are there that hold an element. A wrong offset ends the process."""
     def storage(length):
         return torch.from_numpy(np.memmap(tmp_path / "sparse", np.float16, "w+", shape=(length,)))
 

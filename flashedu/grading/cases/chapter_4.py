@@ -11,32 +11,35 @@ def attention(n_q, n_k, d, kind="random", **more):
     return size(n_q, n_k, d, kind=kind, **more)
 
 
-TENSOR_MEMORY = {"kind": "random", "n_q": 256, "n_k": 256, "d": 16, "seed": 7100}
-TENSOR_MEMORY_LIMIT_BYTES = 256 * 256 // 2  # for one tensor: half a byte for each score
+TENSOR_MEMORY = {"kind": "random", "n_q": 128, "n_k": 256, "d": 8, "seed": 7100}
+TENSOR_MEMORY_LIMIT_BYTES = 128 * 256 // 2  # for one tensor: half a byte for each score
 CASES = {
-    "triton_softmax": cases(
-        matrix_case,
-        ("one element", matrix(1, 1)),
-        ("rows", matrix(2, 4)),
-        ("rows", matrix(5, 64)),
-        ("ragged rows", matrix(2, 3)),
-        ("ragged rows", matrix(3, 17)),
-        ("ragged rows", matrix(3, 65)),
-        ("ragged rows", matrix(2, 1000)),
-        ("large logits", matrix(2, 4, "overflow")),
-        ("very low logits", matrix(3, 5, "low")),
-        ("rows far apart", matrix(4, 4, "magnitudes")),
-        ("small probabilities", matrix(2, 6, "spread")),
-        ("masked entries", matrix(2, 5, "masked")),
-        ("a row of -inf", matrix(3, 4, "empty")),
-        ("equal entries", matrix(2, 8, "uniform")),
-        ("any strides", matrix(3, 8, layout="gaps")),
-        ("any strides", matrix(4, 8, layout="transposed")),
-        ("any strides", matrix(3, 5, layout="every second")),
-        ("float16", matrix(3, 16, dtype="float16")),
-        ("float16", matrix(4, 300, "spread", dtype="float16")),
-        ("many rows", matrix(130, 3)),
-        ("wide rows", matrix(2, 2100, "rising")),
+    "triton_softmax": (
+        *cases(
+            matrix_case,
+            ("one element", matrix(1, 1)),
+            ("rows", matrix(2, 4)),
+            ("rows", matrix(5, 64)),
+            ("ragged rows", matrix(2, 3)),
+            ("ragged rows", matrix(3, 17)),
+            ("ragged rows", matrix(3, 65)),
+            ("ragged rows", matrix(2, 1000)),
+            ("large logits", matrix(2, 4, "overflow")),
+            ("very low logits", matrix(3, 5, "low")),
+            ("rows far apart", matrix(4, 4, "magnitudes")),
+            ("small probabilities", matrix(2, 6, "spread")),
+            ("masked entries", matrix(2, 5, "masked")),
+            ("a row of -inf", matrix(3, 4, "empty")),
+            ("equal entries", matrix(2, 8, "uniform")),
+            ("any strides", matrix(3, 8, layout="gaps")),
+            ("any strides", matrix(4, 8, layout="transposed")),
+            ("any strides", matrix(3, 5, layout="every second")),
+            ("float16", matrix(3, 16, dtype="float16")),
+            ("float16", matrix(4, 300, "spread", dtype="float16")),
+            ("many rows", matrix(130, 3)),
+            ("wide rows", matrix(2, 2100, "rising")),
+        ),
+        Case("the same bits", matrix_case, matrix(3, 300, seed=7200), again=True),
     ),
     "flash_forward": (
         *cases(
@@ -64,9 +67,11 @@ CASES = {
             ("any head dimension", attention(8, 33, 96)),
             ("causal", attention(40, 40, 16, causal=True)),
             ("causal", attention(70, 70, 16, causal=True)),
+            ("causal", attention(130, 130, 16, causal=True)),
             ("causal, rising", attention(40, 40, 16, "rising", causal=True)),
             ("causal, more keys", attention(20, 90, 16, causal=True)),
             ("causal, more keys", attention(50, 97, 16, causal=True)),
+            ("causal, more keys", attention(130, 150, 16, causal=True)),
             ("rows that see no key", attention(90, 20, 16, causal=True)),
             ("rows that see no key", attention(40, 35, 16, causal=True)),
             ("batch", attention(8, 16, 16, batch=3)),
@@ -77,11 +82,14 @@ CASES = {
             ("any strides", attention(8, 16, 16, batch=2, heads=2, kv_heads=2, layout="transposed")),
             ("any strides", attention(8, 16, 16, heads=2, kv_heads=1, layout="gaps")),
             ("any strides", attention(9, 16, 16, heads=2, kv_heads=2, layout="every second")),
+            ("each its own strides", attention(9, 16, 16, batch=2, heads=4, kv_heads=2, layout="mixed")),
             ("float16", attention(16, 16, 16, dtype="float16")),
             ("float16", attention(8, 100, 16, "heavy", dtype="float16")),
             ("float16", attention(40, 70, 64, heads=2, dtype="float16", causal=True)),
+            ("float16", attention(8, 40, 40, dtype="float16")),
             ("larger", attention(50, 91, 20, batch=2, heads=2, causal=True, layout="transposed")),
         ),
+        Case("the same bits", forward_case, attention(8, 150, 16, seed=7200), again=True),
         Case("memory", forward_case, TENSOR_MEMORY, TENSOR_MEMORY_LIMIT_BYTES),
     ),
 }

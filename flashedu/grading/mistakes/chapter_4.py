@@ -11,8 +11,10 @@ PADDING_STORED = ("padding-stored", "guard bands", "A tile is wider than D when 
 LAST_STRIDE = ("last-stride-ignored", "any strides", "The elements of a row need not lie side by side: multiply the column numbers by the last stride, or make the inputs contiguous.",
                ("columns[None, :] * stride_d)", "columns[None, :])"))
 CONTIGUOUS = ("assumes-contiguous", "any strides", "The strides of the inputs are not used. A transposed view has others than its shape suggests: pass x.stride(), or make the inputs contiguous.")
+STRIDES_OF_K = ("strides-of-k-for-v", "each its own strides", "v is read with the strides of k. Every tensor has strides of its own: pass v.stride(), too.")
 OTHER_DTYPE = ("float32-output", "dtype", "The result is float32 whatever the inputs are. Allocate it in the inputs' dtype.")
 TORCH_DOES_IT = ("torch-does-it", "own kernel", "The result comes from torch, not from a kernel of yours.")
+PACKAGE_DOES_IT = ("package-does-it", "own kernel", "The result comes from the package's kernel, not from one of yours.")
 NO_SCALE = ("no-scale", "one key", "The scores are not divided by sqrt(D).", ("scale * math.log2(math.e)", "math.log2(math.e)"))
 BASE = ("exp2-without-log2e", "one key", "exp2(x) is 2**x. For e**x multiply x by log2(e), once, together with the scale.", ("scale * math.log2(math.e)", "scale"))
 TF32 = ("tf32", "GPU: float32", 'On a GPU tl.dot rounds float32 inputs to TF32, which keeps 11 bits. Pass input_precision="ieee".', ("precision()", '"tf32"'))
@@ -24,6 +26,7 @@ FIRST_HEAD = ("first-key-head", "heads", "Every head reads the keys and values o
 
 # softmax
 GUARD, X_LOAD = 'tl.where(m == float("-inf"), 0.0, m)', 'mask=inside, other=float("-inf")'
+IN_MAXIMUM = ("padding-in-the-maximum", "very low logits", "What lies past the row's end counts in the maximum: it is loaded as a number, and the row's own may all be lower. Load -inf there.")
 MATRIX_GUARD = ("nan-guard-missing", "a row of -inf", "In a row of -inf the maximum is -inf and the sum is 0: -inf - (-inf) and 0 / 0 are NaN. Subtract 0 and divide by 1 there.")
 LAUNCH = "    softmax_kernel[(m,)](x, y, n, *x.stride(), *y.stride(), BLOCK_N=block_n, num_warps=num_warps)\n"
 
@@ -40,6 +43,8 @@ ROWS = {
     "triton_softmax": (
         ("no-mask-on-load", "ragged rows", "The row is loaded past its end. A tile is a power of two long, so mask what lies beyond the row, with other=-inf.", (X_LOAD + ")", "mask=columns >= 0)")),
         ("padded-with-0", "ragged rows", "What lies past the row's end is loaded as 0, and exp of it is counted. Load -inf there, which exp turns into 0.", (X_LOAD, "mask=inside, other=0.0")),
+        (*IN_MAXIMUM, (X_LOAD, "mask=inside, other=0.0"), (f"p = tl.exp(x - {GUARD})", f"p = tl.where(inside, tl.exp(x - {GUARD}), 0.0)")),
+        (*IN_MAXIMUM, (X_LOAD, "mask=inside, other=-1.0e4")),
         ("no-mask-on-store", "guard bands", "The tile is stored past the end of the row. Give tl.store the mask that tl.load has.", (", mask=inside)\n\n", ")\n\n")),
         ("no-maximum", "large logits", "No maximum is subtracted, so exp overflows.", (f"x - {GUARD}", "x")),
         (*MATRIX_GUARD, (GUARD, "m")),
@@ -57,6 +62,8 @@ ROWS = {
         ("over-columns", "rows", "The softmax runs down the columns. It must run along the last axis.", ("m, n = x.shape", "n, m = x.shape"), ("(m, n), dtype", "(n, m), dtype"), ("*x.stride(), *y.stride()", "*x.stride()[::-1], *y.stride()[::-1]")),
         ("changes-input", "inputs unchanged", "The result is written into the input. Allocate a tensor for it with torch.empty.", ("y = torch.empty((m, n), dtype=x.dtype, device=x.device)", "y = x")),
         (*TORCH_DOES_IT, ("    return y\n", "    return torch.softmax(x, -1)\n")),
+        (*PACKAGE_DOES_IT, ("    return y\n", "    from flashedu.kernels.softmax import triton_softmax\n    return triton_softmax(x)\n")),
+        ("kernel-for-show", "own kernel", "A kernel is launched, but the result comes from torch's element-wise functions.", ("    return y\n", "    y = torch.exp(x - x.amax(1, keepdim=True))\n    return y / y.sum(1, keepdim=True)\n")),
         ("no-kernel", "own kernel", "Nothing was launched: the result comes from torch's element-wise functions.", (LAUNCH, "    y = torch.exp(x - x.amax(1, keepdim=True))\n    y = y / y.sum(1, keepdim=True)\n")),
     ),
     "flash_forward": (
@@ -78,6 +85,7 @@ ROWS = {
         ("sum-not-accumulated", "several tiles", "l holds the sum of the last tile only; add to the rescaled sum so far.", ("l * alpha + tl.sum", "tl.sum")),
         ("output-not-accumulated", "several tiles", "acc holds the last tile only; add to the rescaled output so far.", ("acc * alpha[:, None]", "acc * 0.0")),
         NO_SCALE,
+        ("scale-of-the-tile", "any head dimension", "The scale is 1 / sqrt(D) for the head dimension D, not for the width of the tile, which is larger when D is no power of two.", ("scale = d**-0.5", "scale = padded(d)**-0.5")),
         BASE,
         ("lse-base-2", "one key", "lse is in base 2; the course's is the natural logarithm. Multiply by ln(2).", (LSE, "m + tl.log2(l_safe)")),
         ("lse-half-base-2", "one key", "m is in base 2 and log(l) is not: bring both to the natural logarithm before adding.", (LSE, "m + tl.log2(l_safe) * LN2")),
@@ -99,6 +107,7 @@ ROWS = {
         NO_GROUP,
         LAST_STRIDE,
         (*CONTIGUOUS, ("*q.stride(), *k.stride(), *v.stride()", "*o.stride(), *torch.empty(k.shape).stride(), *torch.empty(v.shape).stride()")),
+        (*STRIDES_OF_K, ("*v.stride()", "*k.stride()")),
         ("float16-accumulator", "float16", "acc was kept in float16: it overflows at 65504 and rounds after every tile. Accumulate in float32 and convert when storing.",
          ("acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=PRECISION)", "acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=PRECISION).to(v.dtype)")),
         ("p-in-float16", "several tiles", "P was rounded to float16 although the inputs are float32. Convert it to the type of v, p.to(v.dtype).", ("p.to(v.dtype)", "p.to(tl.float16).to(v.dtype)")),
@@ -106,6 +115,7 @@ ROWS = {
         ("lse-in-float16", "dtype", "lse must be float32 for inputs of every dtype: its error comes back in the backward pass.", (LSE_SIZE, LSE_SIZE.replace("torch.float32", "q.dtype"))),
         ("materialises", "memory", "A tensor of Nq x Nk elements was made. All that leaves the kernel is o and lse.", ("    lse = torch.empty", "    scores = torch.empty((batch, heads, n_q, n_k), device=q.device)\n    lse = torch.empty")),
         ("changes-input", "inputs unchanged", "q *= ... works in place and changes the caller's tensor. Write q = q * ....", ("    tile = pick", "    q *= scale\n    scale = 1.0\n    tile = pick")),
+        (*PACKAGE_DOES_IT, ("    return o, lse\n", "    from flashedu.kernels.forward import flash_forward\n    return flash_forward(q, k, v, causal)\n")),
         (*TORCH_DOES_IT, ("    return o, lse\n", "    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))\n    return torch.softmax(q @ k.mT * scale, -1) @ v, lse\n")),
     ),
 }

@@ -31,7 +31,7 @@ DP_FROM_O = "dP = do v^T: what comes in is the gradient of the output, not the o
 DV_FROM_DS = "dv is made of P, not of dS: v does not go through the softmax."
 DK_FROM_P = "dk is made of dS, not of P: k goes through the softmax."
 DTYPE = "The gradients must have the inputs' dtype: a NumPy array is float64 unless told otherwise."
-FLOAT32 = "float64 input was computed in float32: the result keeps only 7 digits."
+FLOAT32 = "float64 input keeps only 7 digits or so: something was computed in float32, or a small number such as 1e-6 was added to a divisor."
 CHANGES = "An in-place operation changed the caller's array. q *= ... and lse[...] = ... write into it; q = q * ... makes a new one."
 NAN = "A row that sees no key gives NaN: -inf - (-inf), or 0 / 0. Its P, and so its dq, is 0."
 

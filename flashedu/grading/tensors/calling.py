@@ -1,4 +1,5 @@
 """One call of an answer on tensors: NumPy arrays go in and come out, between guard bands, with torch and Triton watched."""
+import contextlib
 import functools
 
 import numpy as np
@@ -25,7 +26,7 @@ def _call(inputs, outputs, fn, args, seconds, case):
     dtype = case.params.get("dtype", "float32")
     fences = {i: fence_array(x, "float32" if inputs[i] == "lse" else dtype, DEVICE) for i, x in enumerate(args) if isinstance(x, np.ndarray)}
     tensors = [fences[i].tensor if i in fences else x for i, x in enumerate(args)]
-    watches, results = [], []
+    watches, results, idle = [], [], []
 
     def run():
         for number in range(1 if not case.again else GPU_REPEATS if DEVICE == "cuda" else 2):
@@ -34,13 +35,16 @@ def _call(inputs, outputs, fn, args, seconds, case):
                 results.append(fn(*tensors))
                 if DEVICE == "cuda":
                     torch.cuda.synchronize()  # a fault shows here
+        if case.again:
+            with watched(idle=True), contextlib.suppress(Exception):
+                idle.extend(_several(fn(*tensors)))
         return results[0]
 
     call = isolation.call(run, (), seconds)
     call.after = tuple(_in_numpy(x) for x in tensors)
     if watches:
         call.tile = watches[0].tile
-        call.peak_bytes = max((fence.tensor.numel() * fence.tensor.element_size() for fence in watches[0].made), default=0)
+        call.peak_bytes = watches[0].largest_bytes
     if call.error is not None:
         call.error = _cause(call.error)
         return call
@@ -50,6 +54,7 @@ def _call(inputs, outputs, fn, args, seconds, case):
         _contracts(outputs, call.result, tensors[0]),
         _guard_bands(names, zip(outputs, _several(call.result)), watches[0]),
         _same_bits(case, outputs, results),
+        _for_show(outputs, results[0], idle),
     ) if problem)
     call.result = _in_numpy(call.result)
     return call
@@ -72,8 +77,10 @@ def _own_kernel(watch):
             f"It called torch's {watch.forbidden[0]} (@, torch.matmul and einsum end there, too). Products, softmax and attention are to be computed in "
             "your kernel; element-wise preparation and sums such as (do * o).sum(-1) may stay outside."
         )
+    if watch.borrowed:
+        return "own kernel", "wrong", f"It launched {watch.borrowed}. The kernel is to be one of yours; load_tile and store_tile may be called in it."
     if not watch.launches:
-        return "own kernel", "wrong", "No Triton kernel was launched. The work is to be done by a function under @triton.jit, called as kernel[grid](...)."
+        return "own kernel", "wrong", "No Triton kernel was launched in this call. The work is to be done by a function under @triton.jit, called as kernel[grid](...)."
     return None
 
 
@@ -107,13 +114,38 @@ def _guard_bands(inputs, outputs, watch):
 def _same_bits(case, names, results):
     """Whether every run gave the same bits; in the interpreter every second run has its programs in the opposite order."""
     for number, other in enumerate(results[1:], 2):
-        for name, x, y in zip(names, _several(results[0]), _several(other)):
-            if x.shape == y.shape and not (x.eq(y) | x.isnan() & y.isnan()).all():
+        for name, x, y in _tensors(names, results[0], other):
+            if x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr():
+                return case.check, "wrong", (
+                    f"In run {number} {name} was the tensor that run 1 had returned. Whoever keeps the first result sees it change: allocate a new one in every call."
+                )
+            if not _equal(x, y):
                 return case.check, "wrong", (
                     f"{name} came out with other bits in run {number}. Several programs write, or add to, the same elements, or one reads what another "
                     "may not have written yet. A result whose bits do not depend on the order has one program for each of its tiles."
                 )
     return None
+
+
+def _for_show(names, result, idle):
+    """Whether something came out although no kernel ran."""
+    for name, x, y in _tensors(names, result, idle):
+        if x.isfinite().any() and x.any() and x.shape == y.shape and _equal(x, y):
+            return "own kernel", "wrong", f"{name} comes out the same when the launched kernels do nothing: it was computed outside of them. The work is to be done by your kernel."
+    return None
+
+
+def _tensors(names, *results):
+    """(name, tensor of each result) for every name under which all results have a tensor."""
+    import torch
+
+    rows = zip(names, *map(_several, results))
+    return [row for row in rows if all(isinstance(x, torch.Tensor) for x in row[1:])]
+
+
+def _equal(x, y):
+    """Whether two tensors hold the same numbers, or NaN in the same places; of different shapes nothing is said."""
+    return x.shape != y.shape or bool((x.eq(y) | x.isnan() & y.isnan()).all())
 
 
 def _in_numpy(value):

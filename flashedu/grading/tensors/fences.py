@@ -63,16 +63,22 @@ def fence_array(x, dtype, device):
     return fence
 
 
-def fence_result(result, func, args):
-    """What a torch function newly made, moved between guards: (the same with views for tensors, the Fences)."""
+def fence_result(result, func, args, fenced=True):
+    """What a torch function newly made, moved between guards unless `fenced` is False.
+
+    Returns the same with views for tensors, the tensors' sizes in bytes, and the Fences.
+    """
     import torch
 
-    fences, inputs = [], {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
+    sizes, fences, inputs = [], [], {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
     empty = "empty" in func._schema.name
 
     def move(x):
         known = isinstance(x, torch.Tensor) and x.numel() and str(x.dtype).removeprefix("torch.") in BITS
         if not known or x.layout != torch.strided or x.untyped_storage().data_ptr() in inputs:
+            return x
+        sizes.append(x.numel() * x.element_size())
+        if not fenced:
             return x
         fence = Fence(x.shape, x.stride(), x.dtype, x.device, ours=False)
         if not empty:
@@ -82,7 +88,7 @@ def fence_result(result, func, args):
 
     fresh = [out.alias_info is None for out in func._schema.returns]
     if not any(fresh):
-        return result, fences
+        return result, sizes, fences
     if isinstance(result, (tuple, list)):
-        return type(result)(move(x) if new else x for x, new in zip(result, itertools.chain(fresh, itertools.repeat(fresh[-1])))), fences
-    return move(result), fences
+        return type(result)(move(x) if new else x for x, new in zip(result, itertools.chain(fresh, itertools.repeat(fresh[-1])))), sizes, fences
+    return move(result), sizes, fences

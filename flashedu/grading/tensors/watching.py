@@ -10,11 +10,13 @@ COMPUTED_BY_TORCH = re.compile(  # torch's functions that would do the exercise;
     r"softmax|logsumexp|attention|convolution|(mm|bmm|addmm|baddbmm|addbmm|mv|addmv|dot|vdot|matmul|linear|einsum|cumsum|cumprod|logcumsumexp|cdist)$"
 )
 
-TILE = {"q": re.compile(r"(block_?)?(size_?)?(q|m|r|br)", re.I), "k": re.compile(r"(block_?)?(size_?)?(k|n|c|bc)", re.I)}
+MOST_FENCES = 200  # an answer that makes more tensors, in a loop of torch's functions, would fill the memory with bands
+
+TILE = {which: re.compile(rf"(block_?)?(size_?)?b?[{letters}](_?tile)?(_?size)?", re.I) for which, letters in (("q", "qmr"), ("k", "knc"))}
 
 
 def _tile(arguments):
-    """(block_q, block_k) among the arguments of a launch: powers of two that are called BLOCK_Q, BLOCK_M, Q, ..."""
+    """(block_q, block_k) among the arguments of a launch: powers of two that are called BLOCK_Q, BM, Q_TILE_SIZE, Q, ..."""
     sizes = {name: value for name, value in arguments.items() if type(value) is int and value >= 16 and value & (value - 1) == 0}
     found = [next((value for name, value in sizes.items() if TILE[which].fullmatch(name)), None) for which in "qk"]
     return tuple(found) if all(found) else None
@@ -25,12 +27,17 @@ def _mode_class():
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
-        """Sees every torch function that is called in its block; `made`: Fences; `forbidden`: names; `launches`: kernels run."""
+        """Sees every torch function that is called in its block.
+
+        made: Fences around the first MOST_FENCES tensors. largest_bytes: of all of them. forbidden: names of torch's functions.
+        launches: how many kernels ran. borrowed: one of them that is not the learner's.
+        """
 
         def __init__(self):
             super().__init__()
             self.made, self.forbidden, self.launches, self.paused, self.patched = [], [], 0, False, set()
-            self.tile = None
+            self.tile = self.borrowed = None
+            self.largest_bytes = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
@@ -39,7 +46,8 @@ def _mode_class():
             name = func._schema.name.removeprefix("aten::")
             if COMPUTED_BY_TORCH.search(name):
                 self.forbidden.append(name.strip("_"))
-            result, fences = fence_result(result, func, args)
+            result, sizes, fences = fence_result(result, func, args, fenced=len(self.made) < MOST_FENCES)
+            self.largest_bytes = max(self.largest_bytes, *sizes, 0)
             self.made += fences
             return result
 
@@ -55,8 +63,11 @@ def warm_up():
 
 
 @contextlib.contextmanager
-def watched(backwards=False):
-    """A Watch around an answer's code. backwards: the interpreter runs the programs of a grid in the opposite order."""
+def watched(backwards=False, idle=False):
+    """A Watch around an answer's code. backwards: the interpreter runs the programs of a grid in the opposite order.
+
+    idle: no kernel is run, however often it is launched.
+    """
     from triton.runtime import autotuner, interpreter, jit
 
     builder, patch_lang = interpreter.interpreter_builder, interpreter._patch_lang
@@ -68,7 +79,11 @@ def watched(backwards=False):
     def counted(run):
         def wrapper(kernel, *args, **kwargs):
             watch.launches += not kwargs.get("warmup", False)
+            if kernel.fn.__module__.startswith("flashedu."):
+                watch.borrowed = f"{kernel.fn.__name__} of {kernel.fn.__module__}"
             watch.tile = _tile({**dict(zip(kernel.arg_names, args)), **kwargs}) or watch.tile
+            if idle:
+                return None
             watch.paused = True
             try:
                 return run(kernel, *args, **kwargs)
