@@ -6,6 +6,7 @@
 # make test-compile         every kernel compiled for every GPU of the table, without one; minutes
 # make test-triton-newest   the tests that run kernels, with the newest Triton, in .venv-newest
 # make test-gpu             what only a GPU shows, on the machine that has it: exactness, determinism, memory
+# make bench                our kernels beside torch's on this machine's GPU; writes into flashedu/results/
 #
 # PYTHON=python3.12 picks the interpreter; LAB_FLAGS="--no-browser --port=8899" goes to JupyterLab.
 
@@ -13,13 +14,16 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 GPU_PYTHON := $(or $(wildcard $(VENV_PYTHON)),python3)
 
-.PHONY: lab test notebooks check dev test-compile test-triton-newest test-gpu
+.PHONY: lab test notebooks check dev test-compile test-triton-newest test-gpu bench
 
 lab:
 	@$(PYTHON) tools/bootstrap.py lab $(LAB_FLAGS)
 
+# a process for each core, and in each of them NumPy and torch on one thread
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
 test: dev
-	$(VENV_PYTHON) -m pytest -q -rs
+	$(ONE_THREAD) $(VENV_PYTHON) -m pytest -q -rs -n logical --dist loadfile
 	$(VENV_PYTHON) -m ruff check
 
 test-compile: dev
@@ -27,13 +31,16 @@ test-compile: dev
 
 test-triton-newest:
 	@$(PYTHON) tools/bootstrap.py newest
-	.venv-newest/bin/python -m pytest -q -rs tests/kernels tests/grading
+	$(ONE_THREAD) .venv-newest/bin/python -m pytest -q -rs -n logical --dist loadfile tests/kernels tests/grading
 
-# a process for each core, if pytest-xdist is there, and in each NumPy's oracle on one thread
+# in several processes where pytest-xdist is installed
 test-gpu:
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(GPU_PYTHON) -m pytest -q -rs \
+	$(ONE_THREAD) $(GPU_PYTHON) -m pytest -q -rs \
 	  $$($(GPU_PYTHON) -c "import xdist; print('-n logical')" 2>/dev/null) \
 	  tests/gpu tests/kernels/test_leaks.py tests/kernels/test_differences.py
+
+bench:
+	$(GPU_PYTHON) -m flashedu bench
 
 notebooks: dev
 	$(VENV_PYTHON) tools/build.py

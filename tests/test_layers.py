@@ -2,8 +2,6 @@
 import ast
 import graphlib
 import io
-import re
-import statistics
 import subprocess
 import sys
 import tokenize
@@ -115,13 +113,15 @@ def test_numpy_half_imports_without_anything_else():
     in_a_fresh_interpreter("-c", hide + f"import {', '.join(numpy_half)}")
 
 
-def test_import_time():
-    """Under 0.3 s, by the interpreter's own account; the median, since another process may get in the way of one run."""
-    seconds = []
-    for _ in range(5):
-        report = in_a_fresh_interpreter("-X", "importtime", "-c", "import flashedu").stderr
-        seconds.append(int(re.search(r"\|\s*(\d+) \| flashedu$", report, re.MULTILINE)[1]) / 1e6)
-    assert statistics.median(seconds) < 0.3
+def processor_seconds(code):
+    """The least of five runs: what other processes do can only add to it."""
+    show = "; import time; print(time.process_time())"
+    return min(float(in_a_fresh_interpreter("-c", code + show).stdout) for _ in range(5))
+
+
+def test_importing_is_quick():
+    """Under 0.3 s of processor time beyond Python's own start."""
+    assert processor_seconds("import flashedu") - processor_seconds("pass") < 0.3
 
 
 def lines(path):

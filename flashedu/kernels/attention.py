@@ -28,6 +28,7 @@ class FlashAttention(torch.autograd.Function):
             raise RuntimeError("flash_attention has no second derivative: leave out create_graph=True.")
         q, k, v, o, lse = ctx.saved_tensors
         do = torch.zeros_like(o) if do is None else do.resolve_neg()  # None: only lse was used
+        dlse = None if dlse is None else dlse.resolve_neg()
         return *ctx.backward_pass(q, k, v, o, lse, do, ctx.causal, ctx.scale, dlse), None, None, None
 
 

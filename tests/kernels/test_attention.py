@@ -152,6 +152,9 @@ def test_a_change_of_sign_that_torch_has_put_off(backend):
     late = [torch._neg_view(-x) for x in (q, k, v, do)]
     assert all(x.is_neg() for x in late)
     assert all(torch.equal(x, y) for x, y in zip(solve(*late, TOY, backend).values(), solve(q, k, v, do, TOY, backend).values(), strict=True))
+    _, lse = flash_attention(q.requires_grad_(), k, v, return_lse=True, backend=backend)
+    (dq,), (late_dq,) = (torch.autograd.grad(lse, q, dlse, retain_graph=True) for dlse in (lse.detach(), torch._neg_view(-lse.detach())))
+    assert torch.equal(dq, late_dq)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -10,7 +10,8 @@ class Case:
     """One call of the learner's function: make(**params) gives its arguments, always the same ones.
 
     check: the name of the check that it belongs to. memory_limit_bytes: the most that the call may hold at once, or None.
-    again: whether an answer on tensors is run several times and must give the same bits.
+    again: whether an answer on tensors is run several times and must give the same bits, and once more with kernels that do
+    nothing, where it must not.
     """
 
     check: str

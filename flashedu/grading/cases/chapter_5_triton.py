@@ -47,6 +47,7 @@ CASES = {
             ("float16", attention(16, 16, 16, dtype="float16")),
             ("float16", attention(40, 50, 64, dtype="float16", causal=True)),
             ("float16", attention(8, 40, 40, dtype="float16")),
+            ("float16", attention(300, 1, 16, "seesaw", dtype="float16")),
             ("larger", attention(40, 61, 20, heads=2, causal=True, layout="transposed")),
         ),
         Case("the same bits", backward_case, attention(8, 150, 16, seed=7200), again=True),

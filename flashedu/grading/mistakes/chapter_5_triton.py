@@ -79,6 +79,8 @@ ROWS = {
          ("q_ptr, k_ptr, v_ptr, do_ptr, lse_2_ptr", "dq_ptr, q_ptr, k_ptr, v_ptr, do_ptr, lse_2_ptr"),
          ("q, k, v, do, lse_2, delta", "sums, q, k, v, do, lse_2, delta"), ("    tile = pick(DKDV, q)\n", "    sums = torch.zeros(q.shape, device=q.device)\n    tile = pick(DKDV, q)\n"),
          ("    return dq, dk, dv\n", "    return sums.to(q.dtype), dk, dv\n")),
+        ("float16-accumulator", "float16", "dV was kept in float16: it overflows at 65504 and rounds after every tile. Accumulate in float32 and convert when storing.",
+         (DV_DOT + "input_precision=PRECISION)", DV_DOT + "input_precision=PRECISION).to(do.dtype).to(tl.float32)")),
         ("p-in-float16", "one tile", "P was rounded to float16 although the inputs are float32. Convert it to the type of do, p.to(do.dtype).", ("p.to(do.dtype)", "p.to(tl.float16).to(do.dtype)")),
         (*OTHER_DTYPE, ("dtype=x.dtype", "dtype=torch.float32")),
         ("wrong-order", "one tile", "The gradients are returned in another order than dq, dk, dv.", ("    return dq, dk, dv\n", "    return dk, dq, dv\n")),
