@@ -134,8 +134,9 @@ def test_a_module_is_under_250_lines(path):
 
 
 def test_an_algorithm_is_under_150_lines():
+    """That is, whatever holds a kernel or a piece of the reference."""
     for path in MODULES:
-        if part(module_name(path)) in ("reference", "kernels"):
+        if part(module_name(path)) == "reference" or "@triton.jit" in path.read_text(encoding="utf-8"):
             assert lines(path) < 150, path
 
 

@@ -1,9 +1,7 @@
 """`flash_attention`: one differentiable function over the kernels and, where they do not run, the NumPy reference."""
-import math
-
 import torch
 
-from flashedu.arguments import boolean, short
+from flashedu.arguments import boolean, number, short
 from flashedu.kernels.device import DEVICE
 
 BACKENDS = ("auto", "triton", "reference")
@@ -58,8 +56,10 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, but it is {short(backend)}.")
     _check(q, k, v)
     q, k, v = (x.resolve_neg() for x in (q, k, v))  # torch may have put off a change of sign; a kernel would not see it
-    if scale is not None and not (isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf):
-        raise ValueError(f"scale must be a positive finite number, but it is {short(scale)}.")
+    if scale is not None:
+        number("scale", scale)
+        if not 1e-30 <= scale <= 1e30:  # in float32 nothing is lost then
+            raise ValueError(f"scale must be positive, between 1e-30 and 1e30, but it is {short(scale)}.")
     if backend == "auto":
         backend = "triton" if q.device.type == DEVICE == "cuda" and q.dtype in DTYPES else "reference"
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)

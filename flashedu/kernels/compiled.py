@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from flashedu.arguments import positive_int, short
+from flashedu.arguments import boolean, positive_int, short
 from flashedu.kernels.compiler import Compiler
 
 # Bytes of shared memory that a block may use, by compute capability (90 is 9.0). Source: CUDA C++ Programming Guide,
@@ -84,7 +84,8 @@ def forward(capability, head_dim=128, dtype="bfloat16", causal=False, n=4096, **
     of `flashedu.kernels.tiles` unless given. Raises ValueError for a capability that is not in SHARED_LIMITS or
     another dtype than float32, float16 and bfloat16, and CompilationFailed, each with one sentence.
     """
-    q, kv = _tensor(dtype, 1, 32, n, head_dim), _tensor(dtype, 1, 8, n, head_dim)
+    boolean("causal", causal)
+    q, kv = _layer(capability, head_dim, dtype, n)
     return _ask(capability, "flash_forward", (q, kv, kv, bool(causal)), {"forward_kernel": tile}, module="flashedu.kernels.forward")[0]
 
 
@@ -93,7 +94,8 @@ def backward(capability, head_dim=128, dtype="bfloat16", causal=False, n=4096, d
 
     dq and dkdv may change either tile: dkdv=dict(block_q=64, block_k=128, num_warps=8, num_stages=3).
     """
-    q, kv = _tensor(dtype, 1, 32, n, head_dim), _tensor(dtype, 1, 8, n, head_dim)
+    boolean("causal", causal)
+    q, kv = _layer(capability, head_dim, dtype, n)
     arguments = (q, kv, kv, q, _tensor("float32", 1, 32, n), q, bool(causal))
     changes = {"dq_kernel": dq or {}, "dkdv_kernel": dkdv or {}}
     return _ask(capability, "flash_backward", arguments, changes, module="flashedu.kernels.backward")
@@ -101,6 +103,8 @@ def backward(capability, head_dim=128, dtype="bfloat16", causal=False, n=4096, d
 
 def softmax(capability, n=4096, dtype="float32", **changes):
     """What `softmax_kernel` becomes for rows of n elements, as a `Compiled`; num_warps may be given; see `forward`."""
+    if positive_int("n", n) > 2**20:
+        raise ValueError(f"n must be at most 2**20, but it is {short(n)}.")
     x = _tensor(dtype, 4096, n)
     return _ask(capability, "triton_softmax", (x,), {"softmax_kernel": changes}, module="flashedu.kernels.softmax")[0]
 
@@ -119,8 +123,17 @@ def _tensor(dtype, *shape):
     kind = getattr(torch, str(dtype).removeprefix("torch."), None)
     if kind not in (torch.float32, torch.float16, torch.bfloat16):
         raise ValueError(f"dtype must be float32, float16 or bfloat16, but it is {short(dtype)}.")
-    n, head_dim = positive_int("n", shape[-2]), positive_int("head_dim", shape[-1])
-    return torch.empty((*shape[:-2], n, head_dim), dtype=kind, device="meta")
+    return torch.empty(shape, dtype=kind, device="meta")
+
+
+def _layer(capability, head_dim, dtype, n):
+    """q, and k and v, of a layer with grouped queries."""
+    n, head_dim = positive_int("n", n), positive_int("head_dim", head_dim)
+    if head_dim > 256 or n > 2**31:
+        raise ValueError(f"head_dim must be at most 256 and n at most 2**31, but they are {short(head_dim)} and {short(n)}.")
+    if capability == 75 and str(dtype).removeprefix("torch.") == "bfloat16":
+        raise ValueError("bfloat16 needs compute capability 8.0 or later; use float16 or float32 for 75.")
+    return _tensor(dtype, 1, 32, n, head_dim), _tensor(dtype, 1, 8, n, head_dim)
 
 
 def _described(x):
@@ -130,7 +143,7 @@ def _described(x):
 
 
 def _ask(capability, function, arguments, changes, module=None, source=None):
-    if capability not in SHARED_LIMITS:
+    if not isinstance(capability, int) or capability not in SHARED_LIMITS:
         raise ValueError(f"capability must be one of {', '.join(map(str, SHARED_LIMITS))}, where 90 means 9.0, but it is {short(capability)}.")
     if importlib.util.find_spec("triton") is None:
         raise CompilationFailed("Triton is not installed here (it has wheels for Linux only), so no kernel can be compiled.")
