@@ -20,7 +20,7 @@ from flashedu.grading.tensors.place import here
 from flashedu.grading.verdict import Verdict
 from flashedu.machine import Machine
 
-NAMING_S = 4.0  # for an answer in Triton, where every trial takes its time
+NAMING_S = 8.0  # for an answer in Triton, where every trial takes its time
 GRACE_S = 5.0  # for naming the mistake and shrinking, and for code that swallows the time limit
 SHRINK_S = 0.3
 SMALLER = (1, 2, 3, 4, 5, 6, 8)
