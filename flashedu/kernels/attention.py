@@ -73,12 +73,12 @@ def _check(q, k, v):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a torch tensor, but it is of type {type(x).__name__}.")
         if x.dtype not in (*DTYPES, torch.float64):
-            raise TypeError(f"{name} must be float32, float16 or bfloat16 (or float64 for the reference), but it is {_short(x.dtype)}.")
+            raise TypeError(f"{name} must be float32, float16 or bfloat16 (or float64 for the reference), but it is {_name(x.dtype)}.")
         if x.ndim != 4 or 0 in x.shape:
             raise ValueError(f"{name} must have shape (batch, heads, rows, head dimension), none of them 0, but it has {tuple(x.shape)}.")
         if (x.dtype, x.device) != (q.dtype, q.device):
-            raise TypeError(f"q, k and v must have one dtype and be on one device, but q is {_short(q.dtype)} on {q.device} and {name} "
-                            f"{_short(x.dtype)} on {x.device}.")
+            raise TypeError(f"q, k and v must have one dtype and be on one device, but q is {_name(q.dtype)} on {q.device} and {name} "
+                            f"{_name(x.dtype)} on {x.device}.")
     shapes = f"but q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
     if k.shape != v.shape:
         raise ValueError(f"k and v must have the same shape, {shapes}.")
@@ -90,7 +90,7 @@ def _check(q, k, v):
         raise ValueError(f"the head dimension must be at most 256, but it is {q.shape[3]}.")
 
 
-def _short(dtype):
+def _name(dtype):
     return str(dtype).removeprefix("torch.")
 
 
@@ -101,7 +101,7 @@ def _kernels(q):
     if q.device.type != DEVICE:
         raise ValueError(f'backend "triton" needs tensors on {DEVICE} here, but q is on {q.device.type}.')
     if q.dtype not in DTYPES:
-        raise TypeError(f'backend "triton" takes float32, float16 and bfloat16, but q is {_short(q.dtype)}.')
+        raise TypeError(f'backend "triton" takes float32, float16 and bfloat16, but q is {_name(q.dtype)}.')
     if q.dtype == torch.bfloat16 and DEVICE == "cuda" and torch.cuda.get_device_capability(q.device) < (8, 0):
         raise TypeError("bfloat16 needs a GPU of compute capability 8.0 or later; use float16 or float32 on this one.")
     from flashedu.kernels.backward import flash_backward
