@@ -4,16 +4,17 @@ import functools
 import html
 import io
 
-# One colour for one thing, in every chapter. All are at least 3:1 against white and differ in lightness.
+# One colour for one thing, in every chapter. Each is at least 3:1 against JupyterLab's light and dark background and
+# at least 4.5:1 under white text.
 COLOURS = {
     "query": "#0072b2",  # blue
     "key": "#b35900",  # orange
-    "value": "#7a5195",  # purple
-    "scores": "#a07f00",  # gold: S, and P that is made of it
+    "value": "#8558a3",  # purple
+    "scores": "#8f7100",  # gold: S, and P that is made of it
     "output": "#00755e",  # green; also tiled and flash attention
     "masked": "#6e6e6e",  # grey; also what is skipped
-    "hbm": "#a8323e",  # red; also naive attention, which lives there
-    "sram": "#3d7ab8",  # light blue
+    "hbm": "#b93a48",  # red; also naive attention, which lives there
+    "sram": "#3a77b5",  # light blue
     "text": "#222222",
 }
 MARKERS = {"query": "o", "key": "s", "value": "D", "scores": "*", "output": "^", "masked": "x", "hbm": "v", "sram": "P"}
