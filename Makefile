@@ -8,16 +8,22 @@
 # make test-gpu             what only a GPU shows, on the machine that has it: exactness, determinism, memory
 # make bench                our kernels beside torch's on this machine's GPU; writes into flashedu/results/
 #
-# PYTHON=python3.12 picks the interpreter; LAB_FLAGS="--no-browser --port=8899" goes to JupyterLab.
+# make lecture        the demos full screen, without code, for a room; Voilà is installed into .venv-class, once
+# make test-browser   the demos in JupyterLab, in Voilà and as pages, in a real browser; installs Debian's Chromium
+#
+# PYTHON=python3.12 picks the interpreter; LAB_FLAGS="--no-browser --port=8899" goes to JupyterLab and to Voilà.
 
 PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 GPU_PYTHON := $(or $(wildcard $(VENV_PYTHON)),python3)
 
-.PHONY: lab test notebooks check dev test-compile test-triton-newest test-gpu bench
+.PHONY: lab lecture test notebooks check dev test-browser test-compile test-triton-newest test-gpu bench
 
 lab:
 	@$(PYTHON) tools/bootstrap.py lab $(LAB_FLAGS)
+
+lecture:
+	@$(PYTHON) tools/bootstrap.py lecture $(LAB_FLAGS)
 
 # a process for each core, and in each of them NumPy and torch on one thread
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -25,6 +31,10 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 test: dev
 	$(ONE_THREAD) $(VENV_PYTHON) -m pytest -q -rs -n logical --dist loadfile
 	$(VENV_PYTHON) -m ruff check
+
+test-browser:
+	@$(PYTHON) tools/bootstrap.py browser
+	$(ONE_THREAD) .venv-class/bin/python -m pytest -q -rs -m browser tests/browser
 
 test-compile: dev
 	$(VENV_PYTHON) -m pytest -q -rs -m grid tests/kernels/test_compiled.py

@@ -80,6 +80,20 @@ def tiled_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize, causal=False):
 
 
 @validated
+def fa1_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize):
+    """HBM bytes of version 1's loop order for one head, keys outside and queries inside: (read_bytes, written_bytes).
+
+    Every tile of keys reads q and the rows' state o, m, l, and writes the state back; k and v are read once, lse is
+    written once. With T = ceil(n_k / block_k): read = 2 n_k D + T n_q (2 D + 2) elements, written = T n_q (D + 2) + n_q;
+    block_q changes nothing. These are the loads and stores of algorithm 1 of Dao et al. 2022, counted.
+    """
+    key_tiles = -(-n_k // block_k)
+    read = 2 * n_k * head_dim + key_tiles * n_q * (2 * head_dim + 2)
+    written = key_tiles * n_q * (head_dim + 2) + n_q
+    return read * itemsize, written * itemsize
+
+
+@validated
 def tiled_sram(block_q, block_k, head_dim, itemsize):
     """SRAM bytes that one query tile and one key tile need: q, k, v, S, the output and two row statistics.
 
@@ -92,3 +106,21 @@ def tiled_sram(block_q, block_k, head_dim, itemsize):
 def naive_intensity(n, head_dim, heads, kv_heads, itemsize):
     """FLOP per HBM byte of attention as three kernels: about head_dim / 2 for long sequences in 16 bits."""
     return attention_flops(n, n, head_dim, heads) / sum(naive_traffic(n, head_dim, heads, kv_heads, itemsize))
+
+
+@validated
+def attention_intensity(n_q, n_k, head_dim, heads, kv_heads, itemsize):
+    """FLOP per HBM byte of a perfect fused kernel: q, k and v read once, o written once, nothing else moved."""
+    io_bytes = (2 * heads * n_q + 2 * kv_heads * n_k) * head_dim * itemsize
+    return attention_flops(n_q, n_k, head_dim, heads) / io_bytes
+
+
+@validated
+def kept_for_backward(n, head_dim, heads, kv_heads, itemsize):
+    """Bytes that one attention layer can keep for its backward pass, n tokens: (qkv_bytes, p_bytes, o_bytes, lse_bytes).
+
+    Naive attention keeps q, k, v and P, (n, n) for each of `heads` query heads; flash attention keeps q, k, v, o and
+    lse, which is float32 whatever the itemsize. Source: Dao et al. 2022, section 3.1 (recomputation).
+    """
+    qkv_bytes = (heads + 2 * kv_heads) * n * head_dim * itemsize
+    return qkv_bytes, heads * n * n * itemsize, heads * n * head_dim * itemsize, heads * n * 4

@@ -164,6 +164,62 @@ def test_a_disk_that_fills_up_on_the_way(machine, monkeypatch):
     assert "make room" in sentence()
 
 
+def test_a_teacher_has_an_environment_of_their_own(machine):
+    bootstrap.install("lab")
+    bootstrap.install("lecture")
+    assert machine.commands[2].endswith(f"-m venv {machine.root / '.venv-class'}")
+    assert machine.commands[3].endswith("-c constraints.txt -e .[course,class]")
+    bootstrap.install("browser")
+    assert len(machine.commands) == 5 and machine.commands[4].endswith("-e .[class,course,dev]")
+    bootstrap.install("lecture")
+    assert len(machine.commands) == 5 and "class" not in json.loads(machine.stamp.read_text())["extras"]
+
+
+@pytest.fixture
+def debian(monkeypatch):
+    """A machine without a browser, whose apt-get installs one; `commands` are those that it was given."""
+    made = SimpleNamespace(programs={"apt-get": "/usr/bin/apt-get"}, commands=[], root=True, code=0)
+
+    def call(command, env):
+        assert env["DEBIAN_FRONTEND"] == "noninteractive"
+        made.commands.append(command)
+        if command[1] == "install" and not made.code:
+            made.programs["chromium"] = "/usr/bin/chromium"
+        return made.code
+
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda name: made.programs.get(name))
+    monkeypatch.setattr(bootstrap, "is_root", lambda: made.root)
+    monkeypatch.setattr(bootstrap.subprocess, "call", call)
+    return made
+
+
+def test_debians_chromium_is_installed_once(debian):
+    bootstrap.install_browser()
+    assert [command[1] for command in debian.commands] == ["update", "install"] and "chromium" in debian.commands[1]
+    bootstrap.install_browser()
+    assert len(debian.commands) == 2 and bootstrap.browser() == "/usr/bin/chromium"
+
+
+@pytest.mark.parametrize("lacking", ["root", "apt-get", "network"])
+def test_a_browser_that_cannot_be_installed(debian, lacking):
+    debian.root = lacking != "root"
+    debian.code = lacking == "network"
+    debian.programs = {} if lacking == "apt-get" else debian.programs
+    with pytest.raises(SystemExit) as stopped:
+        bootstrap.install_browser()
+    assert "sudo apt install chromium" in stopped.value.code and stopped.value.code.endswith(".")
+    assert len(debian.commands) == (lacking == "network")
+
+
+def test_the_lecture_is_shown_by_voila_and_takes_its_flags(monkeypatch):
+    shown = []
+    monkeypatch.setattr(bootstrap, "become", shown.append)
+    bootstrap.lecture(["--no-browser", "--port=8899"])
+    command = shown[0]
+    assert ".venv-class" in command[0] and command[1:3] == ["-m", "voila"] and command[-2:] == ["--no-browser", "--port=8899"]
+    assert (ROOT / command[3]).exists()
+
+
 def test_an_old_python_can_read_the_file():
     ast.parse((ROOT / "tools/bootstrap.py").read_text(), feature_version=(3, 6))
 

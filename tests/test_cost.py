@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flashedu import cost
+from flashedu.results import load
 
 N, HEAD_DIM, HEADS, KV_HEADS, BF16 = 8192, 128, 32, 8, 2  # one layer of Llama-3-8B
 LAYER = {"n": N, "head_dim": HEAD_DIM, "heads": HEADS, "kv_heads": KV_HEADS, "itemsize": BF16}
@@ -40,6 +41,26 @@ def test_tiled_traffic_against_adding_up_tiles(shape, blocks, causal, itemsize):
             read += 2 * d * tile.shape[1]  # its keys and its values
     written = sum(d + 1 for _ in range(n_q))  # a row of o, and its lse
     assert cost.tiled_traffic(n_q, n_k, d, *blocks, itemsize, causal) == (read * itemsize, written * itemsize)
+
+
+@pytest.mark.parametrize("shape, blocks, itemsize", list(itertools.product(SHAPES, BLOCKS, (1, 2, 4))))
+def test_fa1_traffic_against_adding_up_tiles(shape, blocks, itemsize):
+    (n_q, n_k), (block_q, block_k), d = shape, blocks, 3
+    read = written = 0
+    for j in range(0, n_k, block_k):
+        read += 2 * d * (min(j + block_k, n_k) - j)  # a tile of keys and its values
+        for _ in range(n_q):  # whatever tile of queries the row is in
+            read += d + d + 2  # its q, o, m, l
+            written += d + 2  # its o, m, l
+    written += n_q  # lse
+    assert cost.fa1_traffic(n_q, n_k, d, block_q, block_k, itemsize) == (read * itemsize, written * itemsize)
+
+
+@pytest.mark.parametrize("head_dim, sram_bytes, gigabytes", [(128, 102_400, 16.8), (128, 196_608, 8.9), (64, 102_400, 4.3)])
+def test_where_version_1_moves_as_much_as_naive_attention(head_dim, sram_bytes, gigabytes):
+    """With the paper's tiles; naive attention writes and reads 17.2 GB of S and P."""
+    moved = HEADS * sum(cost.fa1_traffic(N, N, head_dim, *cost.block_sizes(sram_bytes, head_dim, BF16), BF16))
+    assert moved / 1e9 == pytest.approx(gigabytes, abs=0.05)
 
 
 @pytest.mark.parametrize("n, d, heads, kv_heads, itemsize", [(1, 1, 1, 1, 1), (5, 3, 4, 2, 2), (7, 2, 6, 1, 4)])
@@ -118,3 +139,33 @@ def test_naive_intensity_tends_to_half_the_head_dimension(head_dim, heads, kv_he
         assert intensity == pytest.approx(float(head_dim / 2 / (1 + missing)), rel=2**-50)  # a few roundings of one division
         before = intensity
     assert cost.naive_intensity(**LAYER) == pytest.approx(64, abs=0.65)  # 63.4: the course says about 64
+
+
+@pytest.mark.parametrize("n_q, n_k, d, heads, kv_heads, itemsize", [(1, 1, 1, 1, 1, 1), (5, 7, 3, 4, 2, 2), (9, 2, 8, 6, 1, 4)])
+def test_attention_intensity_against_counting_elements(n_q, n_k, d, heads, kv_heads, itemsize):
+    arrays = [np.empty(shape) for shape in ((heads, n_q, d), (kv_heads, n_k, d), (kv_heads, n_k, d), (heads, n_q, d))]
+    moved = itemsize * sum(x.size for x in arrays)
+    assert cost.attention_intensity(n_q, n_k, d, heads, kv_heads, itemsize) == cost.attention_flops(n_q, n_k, d, heads) / moved
+
+
+def test_attention_intensity_of_the_llama_layer():
+    assert cost.attention_intensity(N, N, HEAD_DIM, HEADS, KV_HEADS, BF16) == pytest.approx(6554, abs=0.5)
+
+
+@pytest.mark.parametrize("n, d, heads, kv_heads, dtype", [(1, 1, 1, 1, "float32"), (5, 3, 4, 2, "float32"), (7, 2, 6, 1, "float16")])
+def test_kept_for_backward_against_adding_up_arrays(n, d, heads, kv_heads, dtype):
+    q, k, v, p, o = (np.empty((h, n, columns), dtype) for h, columns in (
+        (heads, d), (kv_heads, d), (kv_heads, d), (heads, n), (heads, d)))
+    lse = np.empty((heads, n), np.float32)
+    kept = cost.kept_for_backward(n, d, heads, kv_heads, q.itemsize)
+    assert kept == (q.nbytes + k.nbytes + v.nbytes, p.nbytes, o.nbytes, lse.nbytes)
+
+
+def test_kept_for_backward_against_an_h200():
+    """What lived between the passes there, inputs not counted: o and lse; P, o, and a copy of q that is scaled."""
+    measured = {(row["n"], row["variant"]): row["kept_bytes"] for row in load("h200_backward_stored_p")["rows"] if "kept_bytes" in row}
+    assert {(8192, "naive"), (8192, "flashedu")} <= set(measured)
+    for (n, variant), found in measured.items():
+        _, p, o, lse = cost.kept_for_backward(n, 128, 16, 16, BF16)
+        if variant in ("naive", "flashedu"):
+            assert found == (p + 2 * o if variant == "naive" else o + lse), n

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CORE, COURSE, DEV = (
+CORE, COURSE, CLASS, DEV = (
     {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, texts)}
     for texts in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
 )
@@ -37,8 +37,22 @@ def imported(path):
 
 
 def test_extras_are_the_ones_that_the_tools_install():
-    assert list(PROJECT["optional-dependencies"]) == ["course", "dev"]
-    assert bootstrap.EXTRAS == {"lab": ["course"], "dev": ["course", "dev"], "newest": ["course", "dev"]}
+    assert list(PROJECT["optional-dependencies"]) == ["course", "class", "dev"]
+    assert bootstrap.EXTRAS == {
+        "lab": ["course"],
+        "dev": ["course", "dev"],
+        "newest": ["course", "dev"],
+        "lecture": ["course", "class"],
+        "browser": ["course", "class", "dev"],
+    }
+
+
+def test_a_learner_gets_nothing_of_the_teachers():
+    teachers = {venv for verb, venv in bootstrap.VENVS.items() if "class" in bootstrap.EXTRAS[verb]}
+    assert teachers == {".venv-class"}
+    assert not [verb for verb, venv in bootstrap.VENVS.items() if venv == ".venv-class" and "class" not in bootstrap.EXTRAS[verb]]
+    ignored = (ROOT / ".gitignore").read_text().split()
+    assert {f"{venv}/" for venv in bootstrap.VENVS.values()} <= set(ignored)
 
 
 def test_core_is_numpy_alone():
@@ -62,7 +76,7 @@ def test_constraints_name_one_version_each():
 
 def test_constraints_satisfy_pyproject():
     pins = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in PINS}
-    for name, requirement in {**CORE, **COURSE, **DEV}.items():
+    for name, requirement in {**CORE, **COURSE, **CLASS, **DEV}.items():
         assert pins[name] in requirement.specifier, f"{name} {pins[name]} is not {requirement.specifier}"
     assert (pins["torch"], pins["triton"]) == ("2.13.0", "3.7.1")
 
@@ -93,6 +107,8 @@ def test_the_conda_environment_is_the_same_door():
         ("sources/**/*.py", CORE | COURSE),
         ("tools/build.py", DEV),
         ("tools/bootstrap.py", {}),
+        ("tools/lab_in_browser.py", DEV),
+        ("tools/measure_demos.py", DEV),
         ("tests/**/*.py", CORE | COURSE | DEV),
     ],
 )

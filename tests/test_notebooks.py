@@ -11,8 +11,11 @@ import nbformat
 import pytest
 from build import ROOT, TARGETS
 
+from flashedu import demos
+
 NOTEBOOK_TIMEOUT_S = 300
 MAX_KB = 400
+MAX_LECTURE_KB = 600  # a picture of every demo, each as text/html and as image/png
 MAX_LINES = 12
 BUILT = {folder: sorted((ROOT / folder).glob("*.ipynb")) for folder in TARGETS}
 SAVED = {path for paths in BUILT.values() for path in paths if build.is_saved_by_a_reader(path)}
@@ -70,6 +73,11 @@ def test_a_rebuild_changes_nothing():
         pytest.skip(f"saved from JupyterLab, so not compared: {', '.join(sorted(map(name, SAVED)))}")
 
 
+def test_the_lecture_shows_every_demo_once():
+    code = [cell.source for cell in jupytext.read(ROOT / "sources/chapters/lecture_demos.py").cells if cell.cell_type == "code"]
+    assert sorted(source for source in code if source.startswith("demos.")) == sorted(f"demos.{name}()" for name in demos.__all__)
+
+
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SOURCES], ids=name)
 def test_links_lead_somewhere(path):
     text = path.read_text(encoding="utf-8")
@@ -89,7 +97,7 @@ def test_is_a_valid_notebook(path):
 
 @pytest.mark.parametrize("path", BUILT["chapters"] + BUILT["solutions"], ids=name)
 def test_carries_outputs(path):
-    assert path.stat().st_size <= MAX_KB * 1024
+    assert path.stat().st_size <= (MAX_LECTURE_KB if path.stem == "lecture_demos" else MAX_KB) * 1024
     assert outputs(path)
     assert all(cell.execution_count for cell in code_cells(path))
     assert not [output for output in outputs(path) if output.output_type == "error"]

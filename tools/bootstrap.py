@@ -1,8 +1,10 @@
-"""Make .venv and install the course into it, then open JupyterLab or leave the environment for the tests.
+"""Make an environment and install the course into it, then open what a reader sees or leave it for the tests.
 
     python3 tools/bootstrap.py lab [flags for JupyterLab]     what it takes to read the course, and JupyterLab
     python3 tools/bootstrap.py dev                            what it takes to build and test it as well
     python3 tools/bootstrap.py newest                         the same in .venv-newest, with the newest Triton
+    python3 tools/bootstrap.py lecture [flags for Voilà]      what a teacher needs, in .venv-class, and the lecture demos
+    python3 tools/bootstrap.py browser                        the same with the tests' packages, and Chromium
 
 Uses the standard library only, and syntax that Python 3.6 parses, so that an old one can tell its owner what is missing.
 """
@@ -16,8 +18,21 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-VENVS = {"lab": ".venv", "dev": ".venv", "newest": ".venv-newest"}
-EXTRAS = {"lab": ["course"], "dev": ["course", "dev"], "newest": ["course", "dev"]}
+VENVS = {  # .venv is the learner's, and has nothing of the teacher's
+    "lab": ".venv",
+    "dev": ".venv",
+    "newest": ".venv-newest",
+    "lecture": ".venv-class",
+    "browser": ".venv-class",
+}
+EXTRAS = {
+    "lab": ["course"],
+    "dev": ["course", "dev"],
+    "newest": ["course", "dev"],
+    "lecture": ["course", "class"],
+    "browser": ["course", "class", "dev"],
+}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NEWEST_TRITON = "triton==3.9.*"
 OLDEST, NEWEST = (3, 11), (3, 14)  # between them, every version in constraints.txt has a wheel
 NEEDED_GB = 8 if sys.platform == "linux" else 3  # on Linux torch brings the CUDA libraries
@@ -117,17 +132,51 @@ def install(verb):
         json.dump({"home": home, "extras": extras, "digest": digest(*newest)}, file)
 
 
-def lab(flags):
-    python = python_of(os.path.join(ROOT, VENVS["lab"]))
-    command = [python, "-m", "jupyterlab", "--ServerApp.root_dir=" + ROOT]
-    command.append("--LabApp.default_url=/lab/tree/chapters/00_start_here.ipynb")
-    if os.name != "nt" and os.getuid() == 0:
-        command.append("--allow-root")
-    command += flags
+def browser():
+    """The path of a Chromium, or None."""
+    return next((path for path in map(shutil.which, BROWSERS) if path), None)
+
+
+def install_browser():
+    """Install Debian's Chromium if there is none; without root or apt-get, stop with one sentence."""
+    if browser():
+        return
+    if is_root() and shutil.which("apt-get"):
+        print("Installing Chromium, once.", flush=True)
+        apt = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+        if not subprocess.call(["apt-get", "update", "-q"], env=apt):
+            # without the fonts that Debian only recommends, a page has no letters
+            subprocess.call(["apt-get", "install", "-qy", "--no-install-recommends", "chromium", "fonts-dejavu-core"], env=apt)
+    if not browser():
+        sys.exit(
+            "The tests in the browser need Chromium and there is none on this machine: on Debian run `sudo apt install "
+            "chromium`, elsewhere put a `chromium` or `google-chrome` on the path, then run the same command again."
+        )
+
+
+def is_root():
+    return os.name != "nt" and os.getuid() == 0
+
+
+def become(command):
+    """Run a command in the root in place of this program."""
     os.chdir(ROOT)
     if os.name == "nt":
         sys.exit(subprocess.call(command))
-    os.execv(python, command)
+    os.execv(command[0], command)
+
+
+def lab(flags):
+    command = [python_of(os.path.join(ROOT, VENVS["lab"])), "-m", "jupyterlab", "--ServerApp.root_dir=" + ROOT]
+    command.append("--LabApp.default_url=/lab/tree/chapters/00_start_here.ipynb")
+    if is_root():
+        command.append("--allow-root")
+    become(command + flags)
+
+
+def lecture(flags):
+    command = [python_of(os.path.join(ROOT, VENVS["lecture"])), "-m", "voila", "chapters/lecture_demos.ipynb"]
+    become(command + flags)
 
 
 if __name__ == "__main__":
@@ -137,5 +186,7 @@ if __name__ == "__main__":
         install(sys.argv[1])
     except KeyboardInterrupt:
         sys.exit("Interrupted: the same command starts again from a clean state.")
-    if sys.argv[1] == "lab":
-        lab(sys.argv[2:])
+    if sys.argv[1] == "browser":
+        install_browser()
+    if sys.argv[1] in ("lab", "lecture"):
+        {"lab": lab, "lecture": lecture}[sys.argv[1]](sys.argv[2:])

@@ -1,8 +1,8 @@
 """Build the notebooks from their sources.
 
-    sources/chapters/NN_name.py   ->  chapters/NN_name.ipynb    executed, with outputs
-    sources/exercises/NN_name.py  ->  exercises/NN_name.ipynb   solutions cut out, no outputs
-                                  ->  solutions/NN_name.ipynb   solutions in, executed
+    sources/chapters/NAME.py   ->  chapters/NAME.ipynb    executed, with outputs
+    sources/exercises/NAME.py  ->  exercises/NAME.ipynb   solutions cut out, no outputs
+                               ->  solutions/NAME.ipynb   solutions in, executed
 
 A source is jupytext's py:percent format. A code cell may hold a directive, alone on its line:
 
@@ -196,7 +196,7 @@ def build(prefixes: list[str], root: Path = ROOT) -> None:
 
 def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Build the notebooks from sources/.")
-    parser.add_argument("prefixes", nargs="*", metavar="NN", help="build only the notebooks whose names begin so")
+    parser.add_argument("prefixes", nargs="*", metavar="NAME", help="build only the notebooks whose names begin so")
     parser.add_argument("--check", action="store_true", help="execute nothing; name the notebooks that are stale")
     args = parser.parse_args(argv)
     try:

@@ -3,5 +3,12 @@
 They need ipywidgets. `demo.to_html(path)` writes a page for those who have a browser only.
 """
 from flashedu.demos.causal_tiles import causal_tiles
+from flashedu.demos.loop_order import loop_order
+from flashedu.demos.memory import memory
+from flashedu.demos.online_softmax import online_softmax
+from flashedu.demos.overlap import overlap
+from flashedu.demos.roofline import roofline
+from flashedu.demos.tiling import tiling
+from flashedu.demos.your_kernel import your_kernel
 
-__all__ = ["causal_tiles"]
+__all__ = ["causal_tiles", "loop_order", "memory", "online_softmax", "overlap", "roofline", "tiling", "your_kernel"]

@@ -2,8 +2,8 @@
 from flashedu.demos.demo import Demo, slider
 from flashedu.viz.causal import causal_tiles_drawing
 
-LENGTHS = [128, 256, 512, 1024, 2048, 4096, 8192]
-BLOCKS = [16, 32, 64, 128, 256, 512]
+LENGTHS = [128, 256, 512, 1000, 1024, 2048, 4096, 8192]
+BLOCKS = [16, 32, 64, 96, 128, 256, 512]
 
 
 def causal_tiles(n_q=1024, n_k=1024, block_q=128, block_k=128):

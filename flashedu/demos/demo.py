@@ -12,18 +12,25 @@ from flashedu.viz.svg import INK
 
 MOST_FRAMES = 1000
 WIDE = {"description_width": "initial"}
+# Letters of the controls grow with the picture, and no value is cut off.
+SHEET = """<style>.flashedu-demo {
+  --flashedu-letters: max(14px, var(--flashedu-width, 960px) / 64);
+  --jp-widgets-font-size: var(--flashedu-letters); --jp-widgets-inline-height: calc(2 * var(--flashedu-letters));
+  font-size: var(--flashedu-letters);
+}
+.flashedu-demo .widget-readout { min-width: fit-content; flex-shrink: 0 }</style>"""
 
 
 def slider(description, options, value):
     """A slider over the given options: numbers, or (label, value) pairs. The description names the unit."""
     return widgets.SelectionSlider(
-        description=description, options=options, value=value, style=WIDE, layout=widgets.Layout(width="24em"))
+        description=description, options=options, value=value, style=WIDE, layout=widgets.Layout(width="21em"))
 
 
 def counter(description, value, most, least=0):
     """A slider over the integers from least to most."""
     return widgets.IntSlider(
-        value, least, most, description=description, style=WIDE, layout=widgets.Layout(width="24em"))
+        value, least, most, description=description, style=WIDE, layout=widgets.Layout(width="21em"))
 
 
 def menu(description, options, value):
@@ -38,9 +45,9 @@ def switch(description, value=False):
 
 def player(counter, interval_ms=400):
     """Buttons that move a counter by themselves."""
-    play = widgets.Play(min=counter.min, max=counter.max, interval=interval_ms, show_repeat=False)
-    widgets.link((counter, "max"), (play, "max"))
-    widgets.jslink((counter, "value"), (play, "value"))
+    play = widgets.Play(counter.value, min=counter.min, max=counter.max, interval=interval_ms, show_repeat=False)
+    widgets.dlink((counter, "max"), (play, "max"))
+    widgets.link((counter, "value"), (play, "value"))  # here, as a link in the browser sends a second message for each key
     return play
 
 
@@ -79,8 +86,8 @@ class Demo(widgets.VBox):
         self.redraw()
         for control in self.controls.values():
             control.observe(self.redraw, "value")
-        row = widgets.HBox([*self.controls.values(), *extra], layout=widgets.Layout(flex_flow="row wrap"))
-        super().__init__([row, self.picture])
+        row = widgets.HBox([*self.controls.values(), *extra], layout=widgets.Layout(flex_flow="row wrap", grid_gap="0 1em"))
+        super().__init__([row, self.picture, widgets.HTML(SHEET, layout=widgets.Layout(display="none"))])
         self.add_class("flashedu-demo")
 
     @property
@@ -139,7 +146,8 @@ class Demo(widgets.VBox):
              "start": [value for _, value in offered[name]].index(fixed[name])}
             for name in names
         ]
-        kept = ", ".join(f"{self.controls[name].description} {value}" for name, value in fixed.items() if name not in names)
+        said = {name: next(label for label, value in choices(control) if value == fixed[name]) for name, control in self.controls.items()}
+        kept = ", ".join(f"{self.controls[name].description}: {label}" for name, label in said.items() if name not in names)
         title = type(self).__name__ if not self.draw.__doc__ else self.draw.__doc__.split("\n")[0]
         data = json.dumps({"controls": controls, "frames": frames}).replace("</", "<\\/")
         Path(path).write_text(PAGE.substitute(title=html.escape(title), kept=html.escape(kept), data=data), encoding="utf-8")

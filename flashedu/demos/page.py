@@ -8,7 +8,7 @@ PAGE = Template("""<!doctype html>
 <meta name="viewport" content="width=device-width">
 <title>$title</title>
 <style>
-  :root { color-scheme: light dark; --flashedu-width: min(96vw, 1400px); }
+  :root { color-scheme: light dark; --flashedu-width: min(96vw, max(640px, 170vh - 330px)); }
   body { font: 18px sans-serif; margin: 1em auto; width: var(--flashedu-width); background: #fff; color: #222; }
   label { display: inline-block; margin: 0 2em .6em 0; }
   input { width: 22em; vertical-align: middle; accent-color: #0072b2; }

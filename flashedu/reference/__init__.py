@@ -1,16 +1,26 @@
 """The NumPy truth: one algorithm a file, one head at a time, q (Nq, D), k (Nk, D), v (Nk, Dv)."""
 from flashedu.reference.attention import naive_attention, naive_on_machine
 from flashedu.reference.backward import attention_backward, tiled_backward
+from flashedu.reference.lazy import lazy_attention
 from flashedu.reference.online import merge_states, online_attention, update_normalizer
+from flashedu.reference.quantize import fp8_attention, outlier_inputs, quantize_e4m3, rotate, round_e4m3
 from flashedu.reference.softmax import stable_softmax
 from flashedu.reference.tiled import tiled_attention, tiled_on_machine
+from flashedu.reference.version1 import fa1_on_machine
 
 __all__ = [
     "attention_backward",
+    "fa1_on_machine",
+    "fp8_attention",
+    "lazy_attention",
     "merge_states",
     "naive_attention",
     "naive_on_machine",
     "online_attention",
+    "outlier_inputs",
+    "quantize_e4m3",
+    "rotate",
+    "round_e4m3",
     "stable_softmax",
     "tiled_attention",
     "tiled_backward",

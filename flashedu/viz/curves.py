@@ -6,12 +6,12 @@ from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 ALGORITHMS = {"naive": ("hbm", "v"), "flash": ("output", "^")}  # colour, marker
 
 
-def size(n_bytes):
-    """A number of bytes with the unit that suits it: 4.29 GB."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= factor:
-            return f"{n_bytes / factor:.3g} {unit}"
-    return f"{n_bytes:.0f} B"
+def size(amount, unit="B"):
+    """A number of bytes, or of another unit, with the prefix that suits it: 4.29 GB."""
+    for prefix, factor in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if amount >= 0.9995 * factor:
+            return f"{amount / factor:.3g} {prefix}{unit}"
+    return f"{amount:.0f} {unit}"
 
 
 def duration(seconds):

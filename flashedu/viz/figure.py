@@ -54,6 +54,15 @@ def new_figure(rows=1, columns=1, **options):
     return figure, figure.subplots(rows, columns, **{k: v for k, v in options.items() if k not in ("figsize", "dpi")})
 
 
+def small_png(png):
+    """The same picture in 128 colours: less than half of the bytes."""
+    from PIL import Image
+
+    small = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
 class Picture:
     """A figure as a notebook's output: the picture, a caption, and an alternative text for those who cannot see it.
 
@@ -61,12 +70,9 @@ class Picture:
     """
 
     def __init__(self, figure, caption, alt):
-        from PIL import Image
-
-        drawn, small = io.BytesIO(), io.BytesIO()
+        drawn = io.BytesIO()
         figure.savefig(drawn, format="png")
-        Image.open(drawn).convert("RGB").quantize(128).save(small, format="png", optimize=True)  # a third of the bytes
-        self.png, self.caption, self.alt = small.getvalue(), caption, alt
+        self.png, self.caption, self.alt = small_png(drawn.getvalue()), caption, alt
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         data = base64.b64encode(self.png).decode()

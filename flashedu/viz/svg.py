@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from flashedu.viz.figure import small_png
+
 INK = "var(--jp-ui-font-color1, #222)"  # text and lines: dark on light, light on dark
 PAPER = "var(--jp-layout-color0, #fff)"  # what lies behind
 FAINT = "var(--jp-border-color1, #bbb)"  # rules, empty places
@@ -96,11 +98,11 @@ class Plot:
         drawn = [line(left, bottom, right, bottom), line(left, top, left, bottom)]
         for value in self.ticks("x") if x_ticks is None else x_ticks:
             drawn += [line(self.x(value), top, self.x(value), bottom, FAINT, stroke_width=0.5),
-                      text(self.x(value), bottom + 22, x_text(value), anchor="middle")]
+                      text(self.x(value), bottom + 26, x_text(value), anchor="middle")]
         for value in self.ticks("y") if y_ticks is None else y_ticks:
             drawn += [line(left, self.y(value), right, self.y(value), FAINT, stroke_width=0.5),
                       text(left - 8, self.y(value) + 6, y_text(value), anchor="end")]
-        drawn += [text((left + right) / 2, bottom + 46, x_label, anchor="middle"), text(left, top - 12, y_label)]
+        drawn += [text((left + right) / 2, bottom + 50, x_label, anchor="middle"), text(left, top - 12, y_label)]
         return "".join(drawn)
 
 
@@ -134,8 +136,8 @@ class Drawing:
         """Caption and note as HTML of a constant height, so that nothing below moves."""
         note = f"<strong>Note: {html.escape(self.note)}</strong>" if self.note else ""
         return (
-            f'<figcaption style="color:{INK};max-width:var(--flashedu-width, {WIDTH}px);font-size:{SIZE}px;line-height:1.4;'
-            f'min-height:5.6em">{html.escape(self.caption)} {note}</figcaption>'
+            f'<figcaption style="color:{INK};max-width:var(--flashedu-width, {WIDTH}px);line-height:1.4;'
+            f'font-size:max({SIZE}px, var(--flashedu-width, {WIDTH}px) * {SIZE} / {WIDTH});min-height:5.6em">{html.escape(self.caption)} {note}</figcaption>'
         )
 
     @property
@@ -151,13 +153,13 @@ class Drawing:
 
         plain = re.sub(r"var\(--[\w-]+, ([^()]*)\)", r"\1", self.svg)
         fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")
-        return resvg_py.svg_to_bytes(
+        return small_png(resvg_py.svg_to_bytes(
             svg_string=plain,
             background="#ffffff",
             skip_system_fonts=True,  # the same letters everywhere
             font_files=[str(fonts / "DejaVuSans.ttf"), str(fonts / "DejaVuSans-Bold.ttf")],
             sans_serif_family="DejaVu Sans",
-        )
+        ))
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         data, alt = base64.b64encode(self.png).decode(), html.escape(self.alt or self.caption)

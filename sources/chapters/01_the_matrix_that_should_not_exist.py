@@ -21,6 +21,7 @@ os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_
 # %%
 import numpy as np
 
+from flashedu import demos
 from flashedu.bench import measure
 from flashedu.cost import attention_flops, naive_intensity, naive_traffic
 from flashedu.data import load_minilm
@@ -33,7 +34,6 @@ from flashedu.results import load
 # %%
 from flashedu.viz.curves import duration, error_against_bound, growth, size
 from flashedu.viz.head import row_maxima, scores_and_probabilities
-from flashedu.viz.roofline import roofline
 from flashedu.viz.table import table
 from flashedu.viz.traffic import moved, shares
 
@@ -347,24 +347,29 @@ for length in (1024, n, 64 * n):
 # %% [markdown]
 # Every one of them wants at least twice the operations that naive attention offers. The next picture, the *roofline*,
 # shows what that costs. The sloping part is what memory can feed, the flat part is what the matrix units can do, and
-# the corner is the ridge. The second point is where this course goes: the same layer by one kernel that never stores
-# $S$ or $P$ (here torch's own FlashAttention-2).
+# the corner is the ridge. The second mark, flash, is where this course goes: the same layer by one kernel that never
+# stores $S$ or $P$, so that only $Q$, $K$, $V$ and $O$ cross. Filled marks are the best that the roof allows, hollow
+# ones were measured (flash is torch's own FlashAttention-2).
+#
+# Both marks do $4 N^2 D$ operations for each head. Four arrays of $N \times D$ cross for one of them, and four times
+# $N \times N$ in addition for the other. **So when $N$ doubles, which mark moves, and how far? Is there a length at
+# which the memory limits flash attention, too?** Run the cell, then move the slider of $N$.
 
 # %%
-fused_ms = result["totals"]["flash"]["time_ms"]
-points = {
-    "naive, three kernels": (work / predicted, 1e3 * work / measured_ms),
-    "one fused kernel": (work / io_bytes, 1e3 * work / fused_ms),
-}
-roofline([gpu("H200"), gpu("H100 SXM")], points)
+demos.roofline("H200", n, d, heads, kv_heads)
 
 # %% [markdown]
-# Two things to read off. Naive attention sits under the slope, so even a flawless version of its three kernels could
-# not reach a third of the chip's arithmetic: the ceiling above it is the memory's. The fused kernel moves so few
-# bytes that it is far to the right, under the flat roof. Memory is no longer its problem. It is not *at* the roof,
-# and what keeps it from there is a subject of chapter 4, and of chapter 6 (planned).
+# At the length of our layer there are two things to read off. Naive attention sits under the slope, so even a flawless
+# version of its three kernels could not reach a third of the chip's arithmetic: the ceiling above it is the memory's.
+# The fused kernel moves so few bytes that it is far to the right, under the flat roof. Memory is no longer its problem.
+# It is not *at* the roof, and what keeps it from there is a subject of chapter 4, and of chapter 6 (planned).
 #
-# Arithmetic was never what made naive attention slow: both points do the same two products. What costs is what lies
+# And the slider shows why this course is about long sequences. With twice the tokens, four times the operations meet
+# twice the bytes in the fused kernel, so its mark moves to the right by a factor of two, every time. Naive attention
+# has four times the bytes as well, and creeps up to $D/2$. For very short sequences even the fused kernel has too little
+# to do for each byte, and lies on the slope. Another GPU moves the roof, and leaves both intensities where they are.
+#
+# Arithmetic was never what made naive attention slow: both marks do the same two products. What costs is what lies
 # between the products, two matrices that travel and a kernel that is there only to turn one into the other.
 #
 # ## On your own machine

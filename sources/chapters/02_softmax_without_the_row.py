@@ -21,11 +21,12 @@
 # %%
 import numpy as np
 
+from flashedu import demos
 from flashedu.data import load_minilm
 from flashedu.exactness import attention_bounds
 from flashedu.reference import merge_states, naive_attention, online_attention, stable_softmax
 from flashedu.viz.errors import against_bound
-from flashedu.viz.online import moving_maxima, running_row
+from flashedu.viz.online import moving_maxima
 from flashedu.viz.table import table
 
 # %%
@@ -96,19 +97,18 @@ print(f"wanted {wanted:.6f}, repaired {repaired:.6f}, the factor is {np.exp(m1 -
 # ## A row that arrives
 #
 # The next cell lets a row of 48 scores arrive in blocks of 8. For each block it records the maximum so far,
-# the factor, what is kept of the old sum after the factor, and what the block adds. Before you look at the
-# picture: in how many of the six blocks do you expect a factor that differs from 1?
+# the factor, what is kept of the old sum after the factor, and what the block adds. Before you run it: in how
+# many of the six blocks do you expect a factor that differs from 1?
 
 # %%
 scores = np.random.default_rng(345).normal(0, 1.6, 48)
-m, l, history = -np.inf, 0.0, []
+m, l = -np.inf, 0.0
 for block in scores.reshape(6, 8):
     m_new = max(m, block.max())
     alpha = np.exp(m - m_new)
     kept, added = l * alpha, np.exp(block - m_new).sum()
-    history.append((m_new, alpha, kept, added))
     m, l = m_new, kept + added
-running_row(scores, 8, history)
+    print(f"maximum {m:.2f}, factor {alpha:.2f}, kept {kept:.3f}, added {added:.3f}, sum {l:.3f}")
 
 # %%
 whole = np.exp(scores - scores.max()).sum()
@@ -119,6 +119,23 @@ print(f"sum from blocks {l:.12f}\nsum of the row  {whole:.12f}")
 # "nothing seen", written as $m = -\infty$ and $l = 0$, and $e^{-\infty - m'} = 0$ for any finite $m'$. The
 # empty state needs no special case. (It needs one in a single situation, which is this chapter's trap,
 # further down.)
+#
+# Here is the same row as a picture, with a slider for the blocks that have been seen. The dashed line in it is
+# the sum of somebody who never multiplies: what a block adds is left as it was, under the maximum of its own
+# time. Before you run the cell: is that sum too large or too small? And in which order would the scores have to
+# come for it to be right? (The menu has rows on which you can try that.)
+
+# %%
+demos.online_softmax("random", block_size=8, step=6)
+
+# %% [markdown]
+# It is too large. What was added under a smaller maximum counts for more than it should, by just the factor
+# that nobody applied, and nothing that comes later takes it back. Only when the largest score is in the first
+# block are all later factors 1, and then both sums are right. The other extreme is one huge score that comes
+# late: next to it, all that was added before is nearly nothing, which only the factor knows.
+#
+# The check at the bottom right adds up all scores seen so far at once, under their true maximum. The repaired
+# sum agrees with it after every block, and not only at the end.
 #
 # In most blocks the factor is exactly 1. How rare are the others? In a row whose scores come in no particular
 # order, block number $b$ holds the largest score of the first $b$ blocks with probability $1/b$. The expected

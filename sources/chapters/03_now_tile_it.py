@@ -20,7 +20,7 @@ os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_
 # %%
 import numpy as np
 
-from flashedu import cost
+from flashedu import cost, demos
 from flashedu.bench import measure
 from flashedu.exactness import attention_bounds
 from flashedu.hardware import KIB, gpu
@@ -74,11 +74,28 @@ tiles.tile_map(32, 48, 8, 8)
 # tile. With queries outside, the state of `block_q` rows is born when the row of tiles begins, stays close to
 # the arithmetic, and is finished when it ends. It then leaves once, as an output row and one number. With
 # keys outside, every step would meet all queries, and their states would have to be fetched and put back for
-# every tile of keys. The first FlashAttention had the loops that way round, and chapter 6 (planned) counts
-# what that cost.
+# every tile of keys. The first FlashAttention had the loops that way round.
 #
-# What leaves is the output $o$ and, for each row, the natural logarithm of the sum of the exponentials of its
-# scores,
+# It is not an absurd choice. With the keys outside, K and V are read once; with the queries outside, they come
+# past again for every tile of queries. The next picture runs both orders side by side on the same square tiles
+# and counts what crosses between HBM and SRAM. Before you run it: in either order, how often is a row of the
+# output written? Which order reads more, and which moves more in all?
+
+# %%
+demos.loop_order()
+
+# %% [markdown]
+# Reading is nearly a draw: one order fetches K and V again and again, the other Q and the unfinished output,
+# two arrays of $N \times D$ each, and as often if the tiles are square. (The row statistics are a little extra.)
+# The difference is in the writing. With the keys outside, each output row is put back for every tile of keys;
+# with the queries outside, it is written once, when it is finished. Step through both to see it happen.
+#
+# The draw is broken by tiles that are not square, and then even the first order can win. Which shape favours it?
+# The height of a tile of queries decides how often K and V come past, and the width of a tile of keys how often
+# the states do. Chapter 6 (planned) comes back to the first version.
+#
+# In this chapter's order, what leaves is the output $o$ and, for each row, the natural logarithm of the sum of
+# the exponentials of its scores,
 #
 # $$\mathrm{lse} = m + \ln l .$$
 #
@@ -298,6 +315,22 @@ levels.traffic_against_block(blocks, formula, counted, naive_form, naive_bytes, 
 # green curve compared with the dashed line alone. It lies *above* it for low tiles; but that compares a kernel
 # with little SRAM to kernels with much.)
 #
+# Now all of it at once: the square, the traffic, and the SRAM. The next picture starts with tiles that fit into
+# what one block has on an H100, at the head dimension for which the formula's tiles did not. It counts scores and
+# accumulated output in float32, as kernels keep them. You want less traffic, and may double one of the two block
+# sizes. Which one? What will become of the bytes, and will the tiles still fit? Decide before you move a slider.
+
+# %%
+demos.tiling(n=1024, head_dim=128, block_q=128, block_k=64, itemsize=2, gpu="H100 SXM")
+
+# %% [markdown]
+# Doubling `block_k` still fits, just so, and changes not a single byte. Doubling `block_q` nearly halves the
+# traffic, and does not fit: q and the tile of scores grow with it, and above all the accumulator. What can be
+# had is worth nothing, and what is worth something cannot be had. There is a way out, since `block_k` costs no
+# traffic: with a tall tile of queries and a very narrow one of keys it fits again. (It is not free. Each step is
+# then a small matrix product, and there are more steps and more rescalings.) Try other elements, head dimensions
+# and GPUs, and see on which side of the capacity the triangle, the formula's tiles, comes to lie.
+#
 # In the language of the paper: naive attention moves $\Theta(ND + N^2)$ elements, the dashed line. Tiles of
 # $B_r = \Theta(M/D)$ rows make the tiled version's $2 N^2 D / B_r$ into
 #
@@ -419,15 +452,17 @@ print(f"both products at the measured matmul rate: {arithmetic * 1e3:.2f} ms")
 #
 # In a causal model a query sees only the keys up to its own position, which is half of the square. A mask
 # alone would not save anything: the scores would be computed and then thrown away. Tiles make it possible to
-# save the work. How many of these 64 tiles have to be computed, and how many of those need a mask?
+# save the work. Cut 1,024 queries and keys into tiles of 128 x 128. How many of the 64 tiles have to be computed,
+# and how many of those need a mask? And what do smaller tiles change?
 
 # %%
-tiles.tile_map(1024, 1024, 128, 128, causal=True)
+demos.causal_tiles(1024, 1024, 128, 128)
 
 # %% [markdown]
 # Tiles above the diagonal are skipped whole, with their loads. Tiles below it are computed as if there were
-# no mask. Only those that the diagonal crosses pay for comparing row and column numbers. The fraction of
-# tiles that remain falls towards one half, from above:
+# no mask. Only those that the diagonal crosses pay for comparing row and column numbers. Smaller tiles follow the
+# diagonal more closely and save more, up to the dashed line, which is what the mask removes score by score. A
+# longer sequence does the same for tiles of any size. The fraction that remains falls towards one half, from above:
 
 # %%
 for tokens in (256, 1024, 8192, 65536):
@@ -450,6 +485,9 @@ for tokens in (256, 1024, 8192, 65536):
 tiles.tile_map(32, 64, 8, 8, causal=True)
 
 # %% [markdown]
+# With more queries than keys it is the other way round: the first queries are older than every key and see
+# nothing. The sliders of the causal picture go that far.
+#
 # ## Not fewer operations
 #
 # A common belief is that FlashAttention is fast because it computes less. Count. Both versions do the same

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 # %%
-from flashedu import cost
+from flashedu import cost, demos
 from flashedu.gradient_bounds import gradient_bounds
 from flashedu.hardware import gpu
 from flashedu.kernels import DEVICE, flash_attention
@@ -121,6 +121,21 @@ print(f"P of all layers: {size(layers * arrays_kept['P'])}, the memory of an H20
 # One sequence, and the P of its layers is about the whole memory of the GPU, without weights or anything else.
 # With lse in its place attention keeps $O(N)$ numbers for each head beside arrays that the model has anyway. It
 # is sometimes called "$O(1)$ memory"; it is not quite that.
+#
+# The next picture makes the same sum for any length, for other models and other GPUs, and marks the length at
+# which the GPU is full. It opens at the layers of the table. Before you touch it, a prediction: put two sequences
+# into the batch instead of one, and every array doubles. By what factor does the longest sequence that fits get
+# shorter, with naive attention and with flash attention?
+
+# %%
+demos.memory("Llama-3-8B", "H200", n)
+
+# %% [markdown]
+# With flash attention by a factor of two, because all that it keeps grows with $N$. With naive attention only by
+# about $\sqrt 2$: nearly all that it keeps is P, which grows with $N^2$, and a sequence shorter by the root of two
+# has half the P. That sounds like a point for naive attention. Read it backwards: if you get a GPU with twice the
+# memory, flash attention lets you train on twice the length, and naive attention on $\sqrt 2$ times the length. In
+# the picture the slopes say so: both axes are logarithmic, and naive attention's curve is twice as steep.
 #
 # ## The derivative, one row at a time
 #

@@ -11,7 +11,7 @@
 # %%
 import numpy as np
 
-from flashedu import check, hint, progress
+from flashedu import check, demos, hint, progress
 
 # %% [markdown]
 # ## 1. One step: `update_normalizer`
@@ -98,6 +98,20 @@ expected = np.array([[3.0]])  # for block_size 1, 2, 3 and 100
 check(online_attention)
 
 # %% [markdown]
+# Then look at it from outside. The next cell runs your function whenever you move a slider, and shows its error,
+# the memory that it held, and the bytes that a kernel would move which works in such blocks. Before you run it:
+# as the block grows from a few keys to all of them, what becomes of the error, and what of the memory?
+
+# %%
+demos.your_kernel(online_attention)
+
+# %% [markdown]
+# If the function is right, the error stays where it is, near that of naive attention: it is rounding, and however
+# the keys are cut, rounding does not add up to much. The memory grows with the block, because you hold a score for
+# every query and every key of the block. With one block for all keys you are back at naive attention. The bytes do
+# not change, since each key is read once. But look at the last line: a state for *every* query at once soon needs
+# more SRAM than a GPU has. That is what chapter 3 is about.
+#
 # If you are stuck: `hint("online_attention", 1)`.
 
 # %%

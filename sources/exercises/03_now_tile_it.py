@@ -7,7 +7,7 @@
 # %%
 import numpy as np
 
-from flashedu import check, hint, progress
+from flashedu import check, demos, hint, progress
 from flashedu.machine import Machine, SramOverflow
 
 # %% [markdown]
@@ -41,6 +41,20 @@ expected_lse = np.array([-np.inf, 0.0, np.log(2)])  # for any block sizes, with 
 check(tiled_attention)
 
 # %% [markdown]
+# Then look at it from outside. The next cell runs your function whenever you move a slider. The error and the memory
+# are measured; the bytes are those of a kernel with such tiles, computed. Before you run it: which of the two block
+# sizes changes the memory, and which the bytes? What does `causal` do to the bytes?
+
+# %%
+demos.your_kernel(tiled_attention)
+
+# %% [markdown]
+# If the function is right, the error hardly cares about the tiles. The memory grows with both sizes, since you hold a
+# tile of scores, and stays far below naive attention's while the tile is small. The bytes depend on `block_q` alone
+# (but for a causal mask, where `block_k` decides how closely the tiles follow the diagonal): each tile of queries
+# reads the keys that it sees anew. With `causal` about half of these reads are skipped. Whether *your* loops skip
+# them, the third exercise will tell.
+#
 # ## 2. The paper's tiles: `block_sizes`
 #
 # $B_c = \lceil M / 4D \rceil$ keys and $B_r = \min(B_c, D)$ queries, where $M$ is the capacity of the SRAM

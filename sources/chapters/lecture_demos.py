@@ -1,0 +1,79 @@
+# %% [markdown]
+# # FlashAttention in eight pictures
+#
+# Run the notebook, then move any slider: <kbd>Tab</kbd> reaches the next one, the arrow keys move it.
+
+# %% jupyter={"source_hidden": true}
+from IPython.display import HTML
+
+from flashedu import demos
+
+# as large as the screen allows, with letters for the last row
+HTML("""<style>
+:root { --flashedu-width: max(860px, min(96vw, 190vh - 440px)); }
+.jp-RenderedMarkdown p { font-size: calc(var(--flashedu-width) / 48); }
+</style>""")
+
+# %% [markdown]
+# ## 1. A softmax that has not seen its row
+#
+# The maximum may still rise. How can the sum be right already?
+
+# %%
+demos.online_softmax()
+
+# %% [markdown]
+# ## 2. The square that never exists
+#
+# Which tiles fit into SRAM, and how many bytes do they cost?
+
+# %%
+demos.tiling()
+
+# %% [markdown]
+# ## 3. Which loop is the outer one?
+#
+# The same tiles in another order give the same output. Do they move the same bytes?
+
+# %%
+demos.loop_order()
+
+# %% [markdown]
+# ## 4. Half of the scores are masked
+#
+# Is half of the work saved?
+
+# %%
+demos.causal_tiles()
+
+# %% [markdown]
+# ## 5. Arithmetic or bytes?
+#
+# Which of the two does attention wait for?
+
+# %%
+demos.roofline()
+
+# %% [markdown]
+# ## 6. What backward has to keep
+#
+# At which length does training no longer fit?
+
+# %%
+demos.memory()
+
+# %% [markdown]
+# ## 7. Two kinds of work at once
+#
+# What can the tensor cores do while the exponentials are computed?
+
+# %%
+demos.overlap()
+
+# %% [markdown]
+# ## 8. Your own function
+#
+# It is exact at one block size. Is it at every other?
+
+# %%
+demos.your_kernel()
