@@ -4,7 +4,7 @@ import torch
 from flashedu.arguments import boolean, number, short
 from flashedu.kernels.device import DEVICE
 
-BACKENDS = ("auto", "triton", "reference")
+BACKENDS = ("auto", "triton", "hopper", "reference")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -42,9 +42,11 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
     queries; in v they also reach the rows of the tile that the diagonal crosses, as 0 * NaN does in
     naive attention. The reference refuses them.
 
-    backend: "triton" runs the kernels, on a GPU or in Triton's interpreter; "reference" the NumPy
-    functions, also for float64; "auto" takes the kernels on a GPU and the reference elsewhere, which
-    is faster than the interpreter. (The interpreter cannot multiply bfloat16: it is widened there.)
+    backend: "triton" runs the Triton kernels, on a GPU or in Triton's interpreter; "hopper" the Gluon
+    kernel forward, and the same kernels backward, on a GPU of compute capability 9.0, for 16 bits, D of
+    64, 128 or 256 and rows that TMA can load; "reference" the NumPy functions, also for float64; "auto"
+    the first of hopper and triton that can on a GPU, and the reference elsewhere, which is faster than
+    the interpreter. (The interpreter cannot multiply bfloat16: it is widened there.)
 
     Returns o like q or, with return_lse=True, (o, lse), lse (B, H, Nq) the natural log of each row's
     sum of exp(scores), float32 (float64 for float64), differentiable too. Raises TypeError or
@@ -61,9 +63,10 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
         if not 1e-30 <= scale <= 1e30:  # in float32 nothing is lost then
             raise ValueError(f"scale must be positive, between 1e-30 and 1e30, but it is {short(scale)}.")
     if backend == "auto":
-        backend = "triton" if q.device.type == DEVICE == "cuda" and q.dtype in DTYPES else "reference"
+        on_gpu = q.device.type == DEVICE == "cuda" and q.dtype in DTYPES
+        backend = "reference" if not on_gpu else "triton" if _hopper_refusal(q, k, v) else "hopper"
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    passes = _kernels(q) if backend == "triton" else _reference()
+    passes = {"triton": _kernels, "hopper": _hopper, "reference": _reference}[backend](q, k, v)
     o, lse = FlashAttention.apply(q, k, v, bool(causal), scale, passes)
     return (o, lse) if return_lse else o
 
@@ -94,7 +97,7 @@ def _name(dtype):
     return str(dtype).removeprefix("torch.")
 
 
-def _kernels(q):
+def _kernels(q, k, v):
     """The two passes of the Triton kernels, or an error that says why they cannot run."""
     if DEVICE is None:
         raise ValueError('backend "triton" needs Triton, which is not installed here; "reference" works without it.')
@@ -121,7 +124,26 @@ def _widened(kernels):
     return run
 
 
-def _reference():
+def _hopper_refusal(q, k, v):
+    """Why the Hopper kernel cannot compute this, as the end of a sentence; None if it can."""
+    if DEVICE != "cuda" or q.device.type != "cuda" or torch.cuda.get_device_capability(q.device) != (9, 0):
+        return "needs a GPU of compute capability 9.0 (Hopper) and tensors on it"
+    from flashedu.kernels.hopper_launch import refusal
+
+    return refusal(q, k, v)
+
+
+def _hopper(q, k, v):
+    trouble = _hopper_refusal(q, k, v)
+    if trouble:
+        raise ValueError(f'backend "hopper" {trouble}; "triton" takes what it refuses.')
+    from flashedu.kernels.backward import flash_backward
+    from flashedu.kernels.hopper_launch import hopper_forward
+
+    return hopper_forward, flash_backward
+
+
+def _reference(q, k, v):
     from flashedu.kernels.numpy_passes import backward, forward
 
     return forward, backward

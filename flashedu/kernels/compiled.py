@@ -101,6 +101,18 @@ def backward(capability, head_dim=128, dtype="bfloat16", causal=False, n=4096, d
     return _ask(capability, "flash_backward", arguments, changes, module="flashedu.kernels.backward")
 
 
+def hopper(head_dim=128, dtype="bfloat16", causal=False, n=4096):
+    """What `hopper_kernel` becomes on a GPU of compute capability 9.0, as a `Compiled`; see `forward`.
+
+    head_dim is 64, 128 or 256. Registers are those that a thread has before the warps divide them among themselves.
+    """
+    boolean("causal", causal)
+    q, kv = _layer(90, head_dim, dtype, n)
+    if head_dim not in (64, 128, 256) or q.dtype == torch.float32:
+        raise ValueError(f"the Hopper kernel takes head_dim 64, 128 and 256 in 16 bits, but they are {short(head_dim)} and {short(dtype)}.")
+    return _ask(90, "hopper_forward", (q, kv, kv, bool(causal)), {}, module="flashedu.kernels.hopper_launch")[0]
+
+
 def softmax(capability, n=4096, dtype="float32", **changes):
     """What `softmax_kernel` becomes for rows of n elements, as a `Compiled`; num_warps may be given; see `forward`."""
     if positive_int("n", n) > 2**20:

@@ -28,6 +28,7 @@ INSTRUCTIONS = {  # how often each stands in the PTX
     "ld.global": r"\bld\.global\.",
     "cp.async": r"\bcp\.async\.c[ag]\.",
     "cp.async.bulk.tensor": r"\bcp\.async\.bulk\.tensor\.",
+    "setmaxnreg": r"\bsetmaxnreg\.",
 }
 
 
@@ -39,7 +40,8 @@ class Gpu:
     """As much of a Triton driver, and of torch's account of the device, as a launch looks at before it starts a kernel."""
 
     def __init__(self, number, capability, shared_limit_bytes):
-        facts = SimpleNamespace(major=capability // 10, minor=capability % 10, shared_memory_per_block_optin=shared_limit_bytes)
+        facts = SimpleNamespace(major=capability // 10, minor=capability % 10, shared_memory_per_block_optin=shared_limit_bytes,
+                                multi_processor_count=132)  # how many decides what programs do, not what they are
         torch.cuda.get_device_properties = lambda device=None: facts
         torch.cuda.get_device_capability = lambda device=None: (facts.major, facts.minor)
         self.get_current_target = lambda: GPUTarget("cuda", capability, 32)
