@@ -1,8 +1,8 @@
-"""python -m flashedu doctor | progress | zoo [exercise ...] | bench [--quick]"""
+"""python -m flashedu doctor | progress | zoo [exercise ...] | bench [--ladder] [--quick]"""
 import argparse
 import sys
 
-from flashedu.bench import speed
+from flashedu.bench import ladder, speed
 
 
 def main(argv=None):
@@ -13,7 +13,9 @@ def main(argv=None):
     commands.add_parser("progress", help="which exercises have been passed")
     zoo = commands.add_parser("zoo", help="the kill matrix: every known mistake against every check")
     zoo.add_argument("exercises", nargs="*", metavar="exercise", help="only these exercises (default: all)")
-    speed.add_arguments(commands.add_parser("bench", help="how fast our kernels are beside torch's, on this machine's GPU"))
+    bench = commands.add_parser("bench", help="how fast our kernels are beside torch's, on this machine's GPU")
+    speed.add_arguments(bench)
+    ladder.add_arguments(bench)
     options = parser.parse_args(argv)
     if options.command == "doctor":
         from flashedu.health import examine
@@ -25,7 +27,7 @@ def main(argv=None):
         print(progress())
         return 0
     if options.command == "bench":
-        return speed.main(options)
+        return (ladder if options.ladder else speed).main(options)
     from flashedu.grading.zoo import kill_matrix
 
     return kill_matrix(options.exercises)

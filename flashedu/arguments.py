@@ -11,7 +11,7 @@ import threading
 import numpy as np
 
 BLOCKS = ("block_size", "block_q", "block_k")
-COUNTS = ("n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes")
+COUNTS = ("n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "seed")
 
 
 def float_array(name, x, ndim=None):
@@ -103,16 +103,16 @@ def state(name, s):
     one_dtype({f"m of {name}": m, f"l of {name}": l, f"o of {name}": o})
 
 
-def positive_int(name, value):
-    """A whole number of at least 1 (a bool is not one), returned as Python's own int, which cannot overflow."""
+def positive_int(name, value, least=1):
+    """A whole number of at least 1, or `least` (a bool is not one), returned as Python's own int, which cannot overflow."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, but it is {short(value)}.") from None
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, but it is {number}.")
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, but it is {number}.")
     return number
 
 
@@ -149,6 +149,14 @@ def number(name, value):
         raise ValueError(f"{name} must be a finite number of at least 0, but it is {value}.")
 
 
+def lazy_threshold(threshold, v):
+    """How far a row's maximum may rise unnoticed, in natural log units: sums of exp(threshold) |v| must not overflow."""
+    number("threshold", threshold)
+    most = float(np.log(np.finfo(v.dtype).max) - np.log(len(v)) - np.log(max(1, np.abs(v).max())))
+    if threshold > max(0, most):
+        raise ValueError(f"threshold must be at most {max(0, most):.1f} for this v, or sums of exp(threshold) overflow {v.dtype}, but it is {threshold}.")
+
+
 def short(value):
     """A value as it appears in a message: one line, at most 60 characters."""
     try:
@@ -168,7 +176,7 @@ def _machine(machine):
 def _check(arguments):
     for name in BLOCKS + COUNTS:
         if name in arguments:
-            arguments[name] = positive_int(name, arguments[name])
+            arguments[name] = positive_int(name, arguments[name], least=0 if name == "seed" else 1)
     if "kv_heads" in arguments and arguments["heads"] % arguments["kv_heads"]:
         raise ValueError(f"heads must be a multiple of kv_heads, but they are {arguments['heads']} and {arguments['kv_heads']}.")
     if "sram_bytes" in arguments and arguments["sram_bytes"] < arguments["itemsize"]:
@@ -179,8 +187,14 @@ def _check(arguments):
         _machine(arguments["machine"])
     if "do" in arguments:
         gradient_inputs(**{name: arguments[name] for name in ("q", "k", "v", "do", "o", "lse") if name in arguments})
-    elif "q" in arguments:
+    elif "v" in arguments:
         attention_inputs(arguments["q"], arguments["k"], arguments["v"])
+    elif "q" in arguments:  # to be rotated
+        attention_inputs(arguments["q"], arguments["k"], arguments["k"])
+        if (d := arguments["q"].shape[1]) & (d - 1):
+            raise ValueError(f"q and k must have a power of two as their head dimension, but it is {d}.")
+    if "threshold" in arguments:
+        lazy_threshold(arguments["threshold"], arguments["v"])
     if "x" in arguments:
         logits("x", arguments["x"])
     if "scores" in arguments:

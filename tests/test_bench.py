@@ -1,15 +1,20 @@
 """The measurements: what they count, how often they call, and in which order."""
+import argparse
+import importlib.util
+import itertools
 import json
 import sys
 import tracemalloc
 import warnings
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flashedu import bench
+from flashedu import bench, results
 from flashedu.__main__ import main
-from flashedu.bench import Measurement, measure, speed, table
+from flashedu.bench import Measurement, contenders, ladder, measure, result, speed, table
 from flashedu.bench.result import write
 from flashedu.bench.rounds import MOST_CALLS, interleave
 
@@ -135,6 +140,15 @@ def test_a_sample_is_as_many_calls_as_fit_into_the_slot(time_ms, calls):
     assert interleave(fakes(a=[time_ms] * 3), FakeDevice(), rounds=1, slot_ms=10)["a"]["calls"] == calls
 
 
+def test_a_contender_beyond_the_limit_is_called_twice_and_never_again():
+    device = FakeDevice()
+    outcomes = interleave(fakes(slow=[50.0, 30.0], quick=[1.0] * 9), device, rounds=4, slot_ms=1, limit_ms=29.9)
+    assert outcomes["slow"] == {"not_run": "one call takes more than 30 ms"}
+    assert outcomes["quick"]["rounds"] == 4
+    assert [name for name, _ in device.log].count("slow") == 2
+    assert interleave(fakes(slow=[50.0] + [30.0] * 4), FakeDevice(), rounds=3, slot_ms=1, limit_ms=30)["slow"]["rounds"] == 3
+
+
 class OutOfMemoryError(RuntimeError):
     """Named as torch's."""
 
@@ -208,10 +222,170 @@ def test_a_result_is_written_under_the_device_s_name_one_row_a_line(tmp_path):
     assert sum('"contender"' in line for line in text.splitlines()) == len(measured["rows"])
 
 
-def test_without_a_gpu_the_command_says_so_and_measures_nothing(monkeypatch, capsys):
+def test_the_table_can_compare_with_another_of_ours():
+    measured = measured_by_fakes()
+    for row in measured["rows"]:
+        row["contender"] = {"flashedu": "version3"}.get(row["contender"], row["contender"])
+    assert "how many times as long they take as version3." in table.text(measured, "version3")
+    line = next(line for line in table.text(measured, "version3").splitlines() if line.lstrip().startswith("4096"))
+    assert line.split()[-1] == "1.50"
+
+
+@pytest.mark.parametrize("options", [[], ["--ladder"]])
+def test_only_a_whole_result_is_written_into_the_package(options):
+    def folder(*more):
+        parser = argparse.ArgumentParser()
+        speed.add_arguments(parser)
+        ladder.add_arguments(parser)
+        return speed.folder(parser.parse_args([*options, *more]))
+
+    assert folder() == folder("--lengths", *map(str, reversed(speed.LENGTHS))) == Path(results.__file__).parent
+    assert folder("--head-dims", "64") is folder("--lengths", "512", "16384") is folder("--without", "naive") is None
+    assert folder("--head-dims", "64", "--out", "here") == Path("here")
+
+
+class Rung:
+    """Attention on the CPU, wrong by `off` times itself, and a time."""
+
+    def __init__(self, name, time_ms, causal, off=0.0, error=None):
+        self.name, self.time_ms, self.causal, self.off, self.error = name, time_ms, causal, off, error
+
+    def __call__(self, q, k, v):
+        import torch
+
+        if self.error:
+            raise self.error
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal) * (1 + self.off)
+
+
+@pytest.fixture
+def dry(monkeypatch):
+    """The ladder on the CPU, by a clock that knows how long each contender takes; returns the log of what it timed."""
+    torch = pytest.importorskip("torch")
+    log = []
+
+    def clock(fn, calls):
+        name = "matmul" if fn is matmul else fn.func.name
+        log.append(name)
+        fn()
+        return 2.0 if fn is matmul else fn.func.time_ms
+
+    def matmul():
+        pass
+
+    def rungs(n, causal):
+        return {name: Rung(name, time_ms, causal, **more) for name, time_ms, more in (
+            ("naive", 40.0, {}), ("version1", 900.0 if n < 64 else 1100.0, {}), ("version2", 4.0, {"off": 0.5}),
+            ("fa2", 6.0, {}), ("cudnn", 3.0, {"error": RuntimeError("no engine")}))}
+
+    place = {"device": "NVIDIA H200", "power_limit_w": 700.0, "torch": "2", "triton": "3"}
+    for module, name, value in (
+        (speed, "missing", lambda: None), (speed, "TOKENS", 64), (speed, "WIDTH", 32), (speed, "HEAD_DIMS", (16, 32)), (speed, "LENGTHS", (32, 64)),
+        (contenders, "rungs", rungs), (contenders, "matmul", lambda: matmul), (contenders, "device_clock", lambda filler: clock),
+        (contenders, "random_inputs", lambda *shape: list(torch.randn(4, *shape, generator=torch.Generator().manual_seed(0)))),
+        (ladder, "compile_ahead", lambda *sizes: log.append(sizes)), (result, "environment", lambda: place),
+    ):
+        monkeypatch.setattr(module, name, value)
+    return log
+
+
+def climb(dry, tmp_path, **options):
+    """(exit status, rows by (D, N, causal, contender)) of a dry run."""
+    status = ladder.run((16, 32), (32, 64), out=tmp_path, **options)
+    rows = json.loads((tmp_path / "h200_ladder.json").read_text())["rows"]
+    found = {(row["head_dim"], row["n"], row["causal"], row["contender"]): row for row in rows}
+    assert len(found) == len(rows)
+    return status, found
+
+
+def test_the_ladder_has_a_time_or_a_reason_for_every_rung_at_every_size(dry, tmp_path, capsys):
+    status, rows = climb(dry, tmp_path)
+    assert status == 0
+    assert list(rows) == list(itertools.product((16, 32), (32, 64), (False, True), ("matmul", *contenders.RUNGS)))
+    for (_, n, _, name), row in rows.items():
+        assert (row["direction"], row["batch"] * n, row["heads"] * row["head_dim"]) == ("forward", 64, 32)
+        if name == "cudnn":
+            assert row["refused"] == "no engine" and "relative_error" not in row
+        elif name == "version3":
+            assert row["not_run"] == "it needs a GPU of compute capability 9.0 (Hopper)"
+        elif name == "version1" and n == 64:
+            assert row["not_run"] == "one call takes more than 1000 ms" and "time_ms" not in row
+        elif name != "matmul":
+            assert row["flops_per_s"] == pytest.approx(row["flops"] / row["time_ms"] * 1e3, rel=1e-4)
+            assert row["rounds"] == (ladder.SLOW_ROUNDS if name in ladder.SLOW else ladder.ROUNDS)
+            assert row["relative_error"] == pytest.approx(0.5, abs=1e-3) if name == "version2" else row["relative_error"] < 1e-6
+    printed = capsys.readouterr()
+    assert "take as version3" in printed.out and "version3, not run (8x, first forward, D = 16, N = 32): it needs a GPU" in printed.out
+    assert len(printed.err.splitlines()) == 8
+
+
+def test_kernels_are_compiled_first_and_the_slow_rungs_have_rounds_of_their_own(dry, tmp_path):
+    climb(dry, tmp_path, rounds=2, without=["cudnn", "fa2"])
+    assert dry[0] == ((16, 32), (32, 64), ["naive", "version1", "version2", "version3"])
+    size = ["matmul"] * 2 + ["version2"] * 2 + ["matmul", "version2", "version2", "matmul"]
+    size += ["naive"] * 2 + ["version1"] * 2
+    assert dry[1 : len(size) + 5] == [*size, "naive", "version1", "version1", "naive"]
+
+
+def test_a_version_that_is_refused_is_a_failure(dry, tmp_path, monkeypatch):
+    usual = contenders.rungs
+    monkeypatch.setattr(contenders, "rungs", lambda n, causal: usual(n, causal) | {"version3": Rung("version3", 1.0, causal, error=ValueError("bad layout"))})
+    status, rows = climb(dry, tmp_path)
+    assert status == 1 and rows[16, 64, True, "version3"]["refused"] == "bad layout"
+
+
+def test_every_kernel_is_compiled_ahead_and_one_that_fails_stops_no_other(monkeypatch):
+    torch = pytest.importorskip("torch")
+    launched = []
+
+    def versions(causal):
+        def attend(name, q, k, v):
+            launched.append((name, *q.shape[1:], causal))
+            if name == "version2":
+                raise RuntimeError("does not compile")
+        return {name: partial(attend, name) for name in ("version1", "version2", "version3")}
+
+    monkeypatch.setattr(contenders, "versions", versions)
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device, dtype: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    ladder.compile_ahead((64, 256), (512, 1024, 4096), ["naive", "version2", "version3", "cudnn"])
+    both = set(itertools.product(("version3",), ((64, 32), (256, 8)), (512, 4096), (False, True)))
+    assert {(name, (d, heads), n, causal) for name, heads, n, d, causal in launched if name == "version3"} == both
+    assert len([name for name, *_ in launched if name == "version2"]) == 4  # its first length fails
+    assert all(name != "version1" for name, *_ in launched)
+
+
+@pytest.mark.parametrize("n", [5, 600])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_error_is_that_of_the_last_head_against_float64(causal, n):
+    torch = pytest.importorskip("torch")
+    q, k, v = torch.randn(3, 2, 3, n, 8, generator=torch.Generator().manual_seed(0))
+    rows, right = ladder.exact_rows(q, k, v, causal)
+    assert (len(rows), rows[0], rows[-1], right.dtype) == (min(n, ladder.ROWS), 0, n - 1, torch.float64)
+    o = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=causal)
+    assert ladder.relative_error(o, rows, right) < 1e-14
+    o[-1, -1] *= 1.25
+    assert ladder.relative_error(o, rows, right) == 0.25
+    o[-1, -1] /= 1.25
+    o[:-1] = o[:, :-1] = 0
+    assert ladder.relative_error(o, rows, right) < 1e-14
+
+
+@pytest.mark.parametrize("capability, third", [((9, 0), True), ((8, 0), False), ((10, 0), False)])
+def test_version_3_is_for_hopper_alone(capability, third, monkeypatch):
+    torch = pytest.importorskip("torch")
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("there is no Triton on this system")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert list(contenders.versions(True)) == ["version1", "version2"] + ["version3"] * third
+
+
+@pytest.mark.parametrize("options", [["--quick"], ["--ladder", "--quick"]])
+def test_without_a_gpu_the_command_says_so_and_measures_nothing(options, monkeypatch, capsys):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["bench", "--quick"]) == 2
+    assert main(["bench", *options]) == 2
     printed = capsys.readouterr()
     assert printed.err == "bench needs a CUDA GPU, and torch sees none on this machine.\n"
     assert printed.out == ""

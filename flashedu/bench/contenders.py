@@ -3,6 +3,7 @@ from functools import partial
 
 SIDE = 8192  # of the matrix product that everything is compared with
 NAMES = ("flashedu", "fa2", "cudnn", "efficient", "flex", "naive")
+RUNGS = ("naive", "version1", "version2", "version3", "fa2", "cudnn")
 FLEX_HEAD_DIMS, FLEX_LENGTHS = (64, 128), (4096, 16384)  # each one compiles anew, for seconds
 
 
@@ -21,6 +22,33 @@ def attentions(n, head_dim, causal):
     if head_dim in FLEX_HEAD_DIMS and n in FLEX_LENGTHS:
         attends["flex"] = flex(n, causal)
     return {**attends, "naive": naive(n, causal)}
+
+
+def versions(causal):
+    """{name: attend(q, k, v)} for the versions that we have on this GPU: the third needs compute capability 9.0."""
+    import torch
+
+    from flashedu.kernels import flash_attention
+    from flashedu.kernels.version1 import version1_forward
+
+    attends = {
+        "version1": lambda q, k, v: version1_forward(q, k, v, causal)[0],
+        "version2": partial(flash_attention, causal=causal, backend="triton"),
+        "version3": partial(flash_attention, causal=causal, backend="hopper"),
+    }
+    return {name: attend for name, attend in attends.items() if name != "version3" or torch.cuda.get_device_capability() == (9, 0)}
+
+
+def rungs(n, causal):
+    """{name: attend(q, k, v)} for the RUNGS that can be run on this GPU."""
+    from torch.nn.attention import SDPBackend
+
+    return {
+        "naive": naive(n, causal),
+        **versions(causal),
+        "fa2": partial(by_backend, SDPBackend.FLASH_ATTENTION, causal),
+        "cudnn": partial(by_backend, SDPBackend.CUDNN_ATTENTION, causal),
+    }
 
 
 def by_backend(backend, causal, q, k, v):

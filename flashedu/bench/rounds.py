@@ -1,20 +1,22 @@
 """Timing several functions against each other, in rounds: a device that has been working hard is slower than one that rested."""
+import math
 import statistics
 import warnings
 
 MOST_CALLS = 20  # in a slot; few enough that Python queues them while the device is still busy with what came before
 
 
-def interleave(contenders, clock, rounds, slot_ms):
+def interleave(contenders, clock, rounds, slot_ms, limit_ms=math.inf):
     """Time every contender once in each of `rounds` rounds; each round begins with another contender.
 
     contenders: {name: prepare}, where prepare() returns the function to be timed, which is called without arguments.
     clock(fn, calls): milliseconds of one call, averaged over `calls` calls in a row. A contender is called once untimed
-    (it may have to be compiled), and once to see how many calls take about slot_ms; so many are one sample.
+    (it may have to be compiled), and once to see how many calls take about slot_ms; so many are one sample. If that one
+    call takes more than limit_ms, there are no others.
 
     Returns {name: outcome} in the order of `contenders`. An outcome is {"time_ms": the median of the samples,
     "time_ms_min", "time_ms_max", "rounds", "calls": calls in a sample} or, for a contender that raised,
-    {"out_of_memory": why} or {"refused": why}.
+    {"out_of_memory": why} or {"refused": why}, and for one beyond the limit {"not_run": why}.
     """
     functions, calls, failures = {}, {}, {}
     for name, prepare in contenders.items():
@@ -23,8 +25,12 @@ def interleave(contenders, clock, rounds, slot_ms):
             try:
                 fn = prepare()
                 clock(fn, 1)
-                calls[name] = max(1, min(MOST_CALLS, round(slot_ms / clock(fn, 1))))
-                functions[name] = fn
+                once_ms = clock(fn, 1)
+                if once_ms > limit_ms:
+                    failures[name] = {"not_run": f"one call takes more than {limit_ms:.0f} ms"}
+                else:
+                    calls[name] = max(1, min(MOST_CALLS, round(slot_ms / once_ms)))
+                    functions[name] = fn
             except Exception as error:  # whatever a library raises, the others go on
                 failures[name] = failure(error, heard)
             fn = None  # what it holds can be freed

@@ -114,42 +114,58 @@ def missing():
     return None
 
 
+def sweep(head_dims, lengths, measure):
+    """The rows of measure(n, head_dim, causal) for every size; says on stderr how far it is."""
+    begin, rows = time.perf_counter(), []
+    for head_dim in head_dims:
+        for n in lengths:
+            for causal in (False, True):
+                rows += measure(n, head_dim, causal)
+                print(f"{time.perf_counter() - begin:6.1f} s: head_dim {head_dim}, n {n}, causal {causal}", file=sys.stderr, flush=True)
+    return rows
+
+
+def show(measured, subject, ours, out):
+    """Print a result's tables, and write it into the folder `out` if there is one."""
+    print(table.text(measured, ours))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        print(f"\nwritten to {write(out, subject, measured)}")
+
+
 def run(head_dims=HEAD_DIMS, lengths=LENGTHS, rounds=ROUNDS, without=(), out=None):
     """Measure, print the tables, write the result into the folder `out` if there is one; returns the exit status."""
     sentence = missing()
     if sentence:
         print(sentence, file=sys.stderr)
         return 2
-    begin = time.perf_counter()
     matmul = contenders.matmul()
     clock = contenders.device_clock(matmul)
     names = [name for name in contenders.NAMES if name not in without]
-    rows = []
-    for head_dim in head_dims:
-        for n in lengths:
-            for causal in (False, True):
-                rows += measure_problem(n, head_dim, causal, names, rounds, matmul, clock)
-                print(f"{time.perf_counter() - begin:6.1f} s: head_dim {head_dim}, n {n}, causal {causal}", file=sys.stderr, flush=True)
+    rows = sweep(head_dims, lengths, partial(measure_problem, names=names, rounds=rounds, matmul=matmul, clock=clock))
     what = "Time of attention, forward and backward, on one GPU: the Triton kernels of this package beside torch's attention, interleaved."
-    measured = result(what, "flashedu/bench/speed.py", METHOD, rows)
-    print(table.text(measured))
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        print(f"\nwritten to {write(out, 'attention_speed', measured)}")
+    show(result(what, "flashedu/bench/speed.py", METHOD, rows), "attention_speed", "flashedu", out)
     return 1 if any(row["contender"] == "flashedu" and "time_ms" not in row for row in rows) else 0
 
 
 def add_arguments(parser):
     """The options of the command."""
-    parser.add_argument("--quick", action="store_true", help="two lengths at head dimension 128 without flex, in seconds; nothing is written but with --out")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the result (default: the package's own flashedu/results)")
+    parser.add_argument("--quick", action="store_true", help="two lengths at head dimension 128, without flex, in seconds")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the result (default: the package's own flashedu/results for a whole one, nowhere for a part)")
     parser.add_argument("--head-dims", type=int, nargs="+", choices=HEAD_DIMS, default=HEAD_DIMS, metavar="D")
     parser.add_argument("--lengths", type=int, nargs="+", choices=LENGTHS, default=LENGTHS, metavar="N")
-    parser.add_argument("--without", nargs="+", choices=contenders.NAMES, default=[], metavar="CONTENDER", help=f"any of {', '.join(contenders.NAMES)}")
+    names = list(dict.fromkeys((*contenders.NAMES, *contenders.RUNGS)))
+    parser.add_argument("--without", nargs="+", choices=names, default=[], metavar="CONTENDER", help=f"any of {', '.join(names)}")
+
+
+def folder(options):
+    """Where a result is written: into the package if it is whole, and a part of it only where --out says."""
+    whole = set(options.head_dims) == set(HEAD_DIMS) and set(options.lengths) == set(LENGTHS) and not options.without
+    return options.out or (Path(results.__file__).parent if whole else None)
 
 
 def main(options):
     """Run the command with parsed options."""
     if options.quick:
         return run(**QUICK, without=[*options.without, "flex"], out=options.out)
-    return run(options.head_dims, options.lengths, ROUNDS, options.without, options.out or Path(results.__file__).parent)
+    return run(options.head_dims, options.lengths, ROUNDS, options.without, folder(options))

@@ -8,6 +8,7 @@ import numpy as np
 
 from flashedu import cost, exactness, reference
 from flashedu.gradient_bounds import gradient_bounds
+from flashedu.grading import three_versions as six
 from flashedu.grading.cases import CASES, GPU_CASES
 from flashedu.grading.tensors import right
 from flashedu.grading.tensors.calling import CONTRACTS as TENSOR_CONTRACTS
@@ -23,10 +24,11 @@ class Exercise:
 
     name: that of the function. reference: the right answer. contracts: what every result must keep, checked before its
     values. expected(*args): a list of (name, Bound). outputs(args, result): what is compared with it (by default the
-    result). special: {check: (expected, outputs)} where a check compares something else. peer(*args): naive attention
-    on the same arguments, for a verdict to compare errors with, or None. call(fn, args, seconds, case): how an answer in
-    Triton is called (None: plainly). patience: how much longer than usual its cases may take. on_gpu: whether its cases are
-    those for a GPU.
+    result). special: {check: (expected, outputs)} where a check compares something else. asked: {check: what fn is wrapped
+    in}, where a check calls it more than once. returned: what it returns, in words, if that is not what is compared. numbers:
+    {output: (what too much of it means, what too little)}. peer(*args): naive attention on the same arguments, for a verdict
+    to compare errors with, or None. call(fn, args, seconds, case): how an answer in Triton is called (None: plainly).
+    patience: how much longer than usual its cases may take. on_gpu: whether its cases are those for a GPU.
     """
 
     name: str
@@ -36,6 +38,9 @@ class Exercise:
     expected: Callable
     outputs: Callable = None
     special: dict = field(default_factory=dict)
+    asked: dict = field(default_factory=dict)
+    returned: tuple = ()
+    numbers: dict = field(default_factory=dict)
     peer: Callable = None
     call: Callable = None
     patience: int = 1
@@ -93,7 +98,7 @@ def _tiled_backward(q, k, v, o, lse, do, block_q, block_k, causal=False):
     return list(zip(("dq", "dk", "dv"), gradient_bounds(q, k, v, do, causal, block_q=block_q, block_k=block_k)))
 
 
-def _on_machine(machine, block_q, block_k, causal):
+def _on_machine(machine, block_q, block_k, causal=False):
     return _tiled(machine.hbm["q"], machine.hbm["k"], machine.hbm["v"], block_q, block_k, causal)
 
 
@@ -194,6 +199,33 @@ EXERCISES = {
             _tiled_backward,
         ),
         _in_triton("flash_backward", 5, right.flash_backward, right.backward_expected, on_tensors("q k v o lse do causal", "dq dk dv")),
+        Exercise(
+            "fa1_on_machine", 6, reference.fa1_on_machine, ("inputs unchanged",),
+            _on_machine,
+            outputs=_machine_outputs,
+            special={"SRAM use": (six.fa1_peak, six.peak), "bytes": (six.fa1_bytes, _machine_traffic)},
+            numbers=six.FA1_NUMBERS,
+        ),
+        Exercise(
+            "lazy_attention", 6, reference.lazy_attention, FLOAT_CONTRACTS,
+            six.lazy,
+            outputs=six.pair,
+            peer=_naive_peer,
+        ),
+        Exercise(
+            "rotate", 6, reference.rotate, FLOAT_CONTRACTS,
+            six.kept,
+            outputs=six.kept_outputs,
+            special={
+                "outliers are spread": (six.spread, six.spread_outputs),
+                "equal elements are spread": (partial(six.spread, share=0.75), six.spread_outputs),
+                "as evenly as can be": (six.even, six.even_outputs),
+                "the same seed again": (six.same_again, six.same_outputs),
+                "another seed": (six.other_signs, six.other_outputs),
+            },
+            asked={"the same seed again": six.with_seeds(0), "another seed": six.with_seeds(1)},
+            returned=("q'", "k'"),
+        ),
     )
 }
 

@@ -71,4 +71,19 @@ HINTS = {
         "Delta, the row sums of do * o, can be computed in torch. Both kernels rebuild p = exp(s - lse), and set it to 0 with tl.where after the exp wherever a key is hidden. The kernel of dK and dV also loops over the query heads of the group.",
         "dV += dot(trans(p).to(do.dtype), do); dp = dot(do, trans(v)); ds = p * (dp - delta); dK += dot(trans(ds).to(q.dtype), q) and dQ += dot(ds.to(k.dtype), k), both times scale at the end. Use do.stride(), which may be all 0. Queries past Nq: load lse with other=float('inf').",
     ),
+    "fa1_on_machine": (
+        "It is tiled_on_machine with the loops exchanged. A tile of keys now meets all the queries before the next one comes. So what do the queries have to leave in HBM when they make room for the next tile of queries?",
+        "Per tile of keys: load k and v once. Per tile of queries: load q, o, m and l, alloc s, update, store o, m and l, free them. The o that you load has been divided by its l already: multiply it by that l before you rescale and add to it, then divide by the new l. lse is stored with the last tile of keys.",
+        "m_new = np.maximum(m, s.max(axis=1)); kept = l * np.exp(m - m_new); s[:] = np.exp(s - m_new[:, None]); l[:] = kept + s.sum(axis=1); o[:] = (o * kept[:, None] + s @ v) / l[:, None]; m[:] = m_new. For lse: m[:] = m + np.log(l), after m itself has been stored.",
+    ),
+    "lazy_attention": (
+        "l and o are sums of exp(s - m). Nothing in that asks m to be the maximum: any number will do that is the same for l, o and the next block, as long as exp(s - m) does not overflow. So when must m move?",
+        "It is online_attention with another rule for m. For each row compare the block's maximum with m. Where it is larger by more than the threshold, m becomes the block's maximum, and l and o are multiplied by exp(m_old - m_new); elsewhere m stays, and that factor is 1. Count the rows that moved, but not when m was still -inf.",
+        "top = s.max(axis=1); moves = top > m + threshold; count += int((moves & (m > -np.inf)).sum()); m_new = np.where(moves, top, m); the rest is as in online_attention, with m_new. Return o / l[:, None], count.",
+    ),
+    "rotate": (
+        "If R is a matrix with R R^T = 1, then (q R)(k R)^T = q k^T. Which R makes one large element small, by adding and subtracting it everywhere? And how do you keep a row of equal elements from becoming one large element?",
+        "Multiply each row by D random signs, the same for all rows of q and k. Then, with runs of length 1, 2, 4, ... up to D / 2: neighbouring runs a and b become a + b and a - b. In the end divide by sqrt(D).",
+        "signs = np.random.default_rng(seed).choice([-1, 1], D).astype(q.dtype). One pass: y = y.reshape(N, -1, 2, run); a, b = y[:, :, 0], y[:, :, 1]; y = np.stack([a + b, a - b], axis=2). After the last pass y.reshape(N, D) * D ** -0.5. Do this to both q and k.",
+    ),
 }

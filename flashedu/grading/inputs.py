@@ -11,6 +11,8 @@ KINDS = {
     "huge": "one key whose logit is 60 above the others",
     "overflow": "logits near 1000, where exp overflows",
     "low": "logits near -20000, where exp of every one is 0",
+    "steps": "logits that rise by exactly 4 or 8 from key to key",
+    "creeping": "logits that rise by 1.5 from key to key",
     "uniform": "equal logits and whole numbers as values, so that the answer is their mean",
     "heavy": "equal logits and values near 1000, so that their sum, before the division, overflows float16",
     "seesaw": "equal logits and gradients of 1000, then of -1000, whose sum overflows float16 on the way",
@@ -27,6 +29,8 @@ KINDS = {
     "empty a": "a has seen no key",
     "empty b": "b has seen no key",
     "rows": "some rows of a or b have seen no key",
+    "outliers": "one element of 8 among zeros in every row",
+    "flat": "rows of equal elements",
 }
 
 
@@ -37,6 +41,11 @@ def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
     q, k, v = (rng.standard_normal(shape) for shape in ((n_q, d), (n_k, d), (n_k, d_v)))
     if kind == "uniform":
         q, v = np.zeros_like(q), rng.integers(-8, 9, v.shape).astype(float)
+    elif kind == "steps":  # row i has the scores 0, 4, 8, ... times 1 or 2, without any rounding
+        if d not in (1, 4, 16):
+            raise ValueError("d must have a whole square root that is a power of two.")
+        q[:], k[:, 0] = 0, 4 * np.arange(n_k)
+        q[:, 0] = d**0.5 * 2.0 ** (np.arange(n_q) % 2)
     elif kind == "heavy":
         q, v = np.zeros_like(q), v + 1000
     elif kind == "offset":
@@ -46,7 +55,7 @@ def qkv(kind, n_q, n_k, d, d_v=None, dtype="float32", seed=0, strided=False):
     elif kind != "random":  # adds shift[j] to every score of key j
         steps = np.arange(n_k)
         shift = {"rising": 120 * steps, "falling": -120 * steps, "huge": 60 * (steps == 2 * n_k // 3),
-                 "overflow": 1000, "low": -20000, "near": 10.0 * (steps == n_k // 2)}[kind]
+                 "overflow": 1000, "low": -20000, "near": 10.0 * (steps == n_k // 2), "creeping": 1.5 * steps}[kind]
         q[:, 0], k[:, 0] = d**0.5, shift
     return _laid_out((q, k, v), dtype, strided)
 
@@ -106,6 +115,33 @@ def machine_case(kind, n_q, n_k, d, block_q, block_k, causal=False, spare=100, d
     width = d + v.shape[1]
     elements = (rows + keys) * width + rows * keys + 8 * rows + spare * rows * keys
     return WatchedMachine.for_attention(q, k, v, elements * q.itemsize), block_q, block_k, causal
+
+
+def fa1_case(kind, n_q, n_k, d, block_q, block_k, spare=100, d_v=None, dtype="float32", seed=0, strided=False):
+    """Arguments (machine, block_q, block_k), with m and l in HBM too. SRAM holds a tile of each array, s, and `spare` s tiles more."""
+    q, k, v = qkv(kind, n_q, n_k, d, d_v, dtype, seed, strided)
+    rows, keys = min(block_q, n_q), min(block_k, n_k)
+    elements = (rows + keys) * (d + v.shape[1]) + rows * keys + 8 * rows + spare * rows * keys
+    o, nothing = np.zeros((n_q, v.shape[1]), dtype), np.zeros(n_q, dtype)
+    hbm = {"q": q, "k": k, "v": v, "o": o, "m": nothing - np.inf, "l": nothing, "lse": nothing + np.nan}
+    return WatchedMachine(hbm, elements * q.itemsize), block_q, block_k
+
+
+def rotation_case(kind, n_q, n_k, d, signs, dtype="float32", seed=0, strided=False):
+    """Arguments (q, k, signs), the last of which is the seed of the random signs."""
+    least = 32 if kind == "flat" else 1  # in few dimensions chance decides how they are spread
+    if d & (d - 1) or d < least:
+        raise ValueError(f"d must be a power of two, at least {least}.")
+    if kind in ("random", "magnitudes"):
+        q, k, _ = qkv(kind, n_q, n_k, d, dtype=dtype, seed=seed)
+    elif kind == "flat":
+        q, k = np.full((n_q, d), 1.0), np.full((n_k, d), -2.0)
+    else:
+        q, k = (np.zeros((n, d)) for n in (n_q, n_k))
+        for x, stride in ((q, 3), (k, 5)):
+            rows = np.arange(len(x))
+            x[rows, (1 + stride * rows) % d] = 8
+    return (*_laid_out((q, k), dtype, strided), signs)
 
 
 def rows_case(kind, rows, n, dtype="float32", seed=0, lead=(), strided=False):

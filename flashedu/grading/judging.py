@@ -219,7 +219,7 @@ def _beginning(text, lines=8):
 
 def _sizes(case):
     """A case's sizes and dtype, in words."""
-    field = {"n_q": "Nq", "n_k": "Nk", "d": "D", "d_v": "Dv", "batch": "B", "heads": "H", "kv_heads": "Hkv"}
+    field = {"n_q": "Nq", "n_k": "Nk", "d": "D", "d_v": "Dv", "batch": "B", "heads": "H", "kv_heads": "Hkv", "signs": "seed"}
     hidden = ("kind", "seed", "dtype", "strided", "layout", "spare", "lead")
     sizes = [f"{field.get(name, name) if 'd' in case.params else name} = {value}" for name, value in case.params.items() if name not in hidden and value is not None]
     return ", ".join([*sizes, *([case.params["dtype"]] if "dtype" in case.params else [])])

@@ -7,6 +7,7 @@ import numpy as np
 from flashedu.arguments import short
 from flashedu.grading import isolation
 from flashedu.grading.exercises import arrays_in
+from flashedu.grading.three_versions import Range
 from flashedu.grading.time_limit import TimeLimitExceeded
 from flashedu.machine import Machine, SramOverflow
 
@@ -32,7 +33,8 @@ def examine(exercise, case, fn, seconds):
     if exercise.call:
         call = exercise.call(fn, args, seconds, case)
     else:
-        call = isolation.call(fn, args, seconds, trace_memory=case.memory_limit_bytes is not None)
+        asked = exercise.asked.get(case.check, lambda fn: fn)
+        call = isolation.call(asked(fn), args, seconds, trace_memory=case.memory_limit_bytes is not None)
     outcome = Outcome(case, call)
     try:
         outcome.problem = (_raised(exercise, call, case) or _changed(call.after or args, pristine) or next(iter(call.problems), None)
@@ -77,19 +79,20 @@ def _compare(exercise, case, args, pristine, outcome):
     expected_of, outputs = exercise.compared(case.check)
     result, expected = outcome.call.result, expected_of(*pristine)
     results = outputs(args, result) if outputs else (result if len(expected) > 1 else (result,))
-    names = ", ".join(name for name, _ in expected)
+    names = ", ".join(exercise.returned or [name for name, _ in expected])
     if not isinstance(results, (tuple, list)) or len(results) != len(expected):
         return "type", "wrong", f"It must return ({names}), but it returned {_kind(result)}."
     inputs = arrays_in(pristine)
     outcome.values = list(results) if exercise.outputs is None and inputs else [_as_array(value) for value in results]
     outcome.expected = expected
     for (name, bound), value in zip(expected, outcome.values):
+        whole = bound.exact.dtype.kind == "i"
         if type(value) is not np.ndarray:
             hint = " Is a return missing?" if value is None else ""
-            return "type", "wrong", f"{name} must be {'a NumPy array' if inputs else 'a whole number'}, but it is {_kind(value)}.{hint}"
+            return "type", "wrong", f"{name} must be {'a whole number' if whole else 'a NumPy array'}, but it is {_kind(value)}.{hint}"
         if value.shape != bound.exact.shape:
-            return "shape", "wrong", f"{name} must have shape {bound.exact.shape}, but it has {value.shape}."
-        whole = bound.exact.dtype.kind == "i"
+            must = "be one whole number" if whole and not bound.exact.shape else f"have shape {bound.exact.shape}"
+            return "shape", "wrong", f"{name} must {must}, but it has {'shape ' if whole else ''}{value.shape}."
         if whole and value.dtype.kind not in "iu":
             return "type", "wrong", f"{name} must be a whole number, but it is {short(value.tolist())}, a float: use // or int(...)."
         if not whole and not exercise.call and value.dtype != inputs[0].dtype:
@@ -106,7 +109,7 @@ def _compare(exercise, case, args, pristine, outcome):
         if errors.max() > 1:
             check = case.check if case.memory_limit_bytes is None else "larger"  # the values are wrong, not the memory
             source = _source_of_nan(exercise, args) if np.isnan(value).any() else ""
-            return check, "wrong", _difference(name, bound, value, errors) + source
+            return check, "wrong", _difference(name, bound, value, errors, exercise.numbers) + source
     if case.memory_limit_bytes is not None:
         return _memory(case, outcome.call.peak_bytes, inputs, "made a tensor of" if exercise.call else "held at once")
     return None
@@ -132,10 +135,13 @@ def _memory(case, peak_bytes, inputs, took):
     )
 
 
-def _difference(name, bound, value, errors):
+def _difference(name, bound, value, errors, numbers):
     where = tuple(int(i) for i in np.argwhere(errors > 1)[0])
     label = f"{name}[{', '.join(map(str, where))}]" if where else name
     yours, right = value[where], bound.exact[where]
+    if isinstance(bound, Range):
+        more, fewer = numbers.get(name, ("", ""))
+        return f"{label} is {f'{int(yours):,}' if value.dtype.kind in 'iu' else f'{yours:.7g}'}; right is {bound}. {more if bound.low is None or yours > bound.low else fewer}".rstrip()
     if name == "sram_peak":
         return (f"The tiles took at most {int(yours):,} bytes of SRAM, but tiles of q, k, s and o and one row statistic need {int(right):,}: "
                 "something that lives longer than one expression was kept outside, or the tiles are smaller than block_q and block_k.")

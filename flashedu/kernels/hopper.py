@@ -61,11 +61,11 @@ def attend(acc, p, m, l, use, start, unmasked, n, q, k_ring, v_ring, rows, work,
         s = warpgroup_mma(q, k_ring.wait(use).permute((1, 0)), zeros, use_acc=False, is_async=True)
         acc = warpgroup_mma(p, v_ring.wait(use - 1), acc, is_async=True)
         s = warpgroup_mma_wait(1, [s])
-        k_ring.free(use)
         if work.CAUSAL:
             if t < unmasked:
                 s = masked(s, (n - 1 - t) * work.BLOCK_K, rows, work)
         p, m, l, alpha = softmax(s, m, l, scale_log2, work.CAUSAL, P, q.dtype)
+        k_ring.free(use)
         acc = warpgroup_mma_wait(0, [acc])
         v_ring.free(use - 1)
         acc = scaled(acc, alpha)

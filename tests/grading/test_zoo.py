@@ -1,6 +1,7 @@
 """Every mistake is rejected by its own check and called by its name; every right answer passes; every stub is a stub."""
 import pytest
 import right_answers_chapter_5  # noqa: F401, adds to RIGHT
+import right_answers_chapter_6  # noqa: F401
 from right_answers import RIGHT
 
 from flashedu.grading import EXERCISES, inputs, score

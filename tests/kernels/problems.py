@@ -105,6 +105,17 @@ def ratios(problem, device, backend="triton"):
     return {name: bound.ratio(arrays(answer[name])[0]) for name, bound in bounds(*tensors, problem).items()}
 
 
+def forward_ratio(forward, problem, device, block_k):
+    """The larger error / bound of o and lse as forward(q, k, v, causal, scale) gives them, with tiles of block_k keys."""
+    q, k, v, _ = problem.tensors(device)
+    before = [x.clone() for x in (q, k, v)]
+    o, lse = forward(q, k, v, problem.causal, problem.scale)
+    assert all(torch.equal(x, y) for x, y in zip((q, k, v), before)), "an input was changed"
+    assert (o.dtype, o.shape, lse.dtype, lse.shape) == (q.dtype, q.shape, torch.float32, q.shape[:3])
+    bounds = attention_bounds(*arrays(q, k, v), problem.causal, problem.scale, block_k, problem.dtype)
+    return max(bound.ratio(arrays(x)[0]) for bound, x in zip(bounds, (o, lse), strict=True))
+
+
 def lse_gradient_bounds(q, k, dlse, causal=False, scale=None, dtype=None):
     """Bounds for what dlse (Nq,), the gradient of lse, adds to dq and dk of one head.
 
