@@ -1,0 +1,105 @@
+"""On a Hopper GPU: attention on fp8 numbers is as near as their rounding lets it be, and nearer with the rotation."""
+import importlib.util
+
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("there is no Triton on this system", allow_module_level=True)
+
+import numpy as np
+import torch
+
+from flashedu.kernels import DEVICE
+from flashedu.reference import naive_attention
+from flashedu.reference.quantize import fp8_attention, outlier_inputs, rotate
+
+SHAPES = [(2, 4, 2, 256, 256), (1, 4, 1, 300, 700), (1, 4, 2, 700, 300), (1, 2, 2, 1, 1000), (1, 2, 1, 1000, 1)]
+
+
+@pytest.fixture(autouse=True)
+def fp8(gpu):
+    """The module's functions; it cannot be imported where there is no GPU to run it."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a GPU of compute capability 9.0")
+
+
+def run(q, k, v, causal, whole=False):
+    """o and lse by the kernel, from float32 tensors that it rounds to e4m3; one scale a tensor if `whole`."""
+    from flashedu.kernels.hopper_fp8 import hopper_fp8_forward, quantized
+
+    (q8, q_scale), (k8, k_scale) = quantized(q, 64), quantized(k, 128)
+    if whole:
+        (q8, q1), (k8, k1) = quantized(q, q.shape[2]), quantized(k, k.shape[2])
+        q_scale, k_scale = q1.expand(q_scale.shape).contiguous(), k1.expand(k_scale.shape).contiguous()
+    v8, v_scale = quantized(v, v.shape[2])
+    padded = torch.zeros(*v.shape[:2], 128, -(-v.shape[2] // 16) * 16, dtype=v8.dtype, device=v.device)
+    padded[..., : v.shape[2]] = v8.mT
+    values = [x.float() * s.repeat_interleave(rows, 2)[:, :, : x.shape[2], None] for x, s, rows in ((q8, q_scale, 64), (k8, k_scale, 128), (v8, v_scale, v.shape[2]))]
+    o, lse = hopper_fp8_forward(q8, k8, padded[..., : v.shape[2]], q_scale, k_scale, v_scale[:, :, 0].contiguous(), causal, dtype=torch.float16)
+    return o.double(), lse.double(), [x.double() for x in values]
+
+
+def attention(q, k, v, causal):
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    if causal:
+        n_q, n_k = s.shape[-2:]
+        s = s.masked_fill(torch.ones(n_q, n_k, dtype=torch.bool, device=s.device).triu(n_k - n_q + 1), float("-inf"))
+    return torch.softmax(s, -1).nan_to_num(0) @ v, torch.logsumexp(s, -1)
+
+
+def normal(*shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_only_p_is_rounded(shape, causal):
+    """Against float64 on the same e4m3 numbers: P has 4 significant bits, so each weight is off by at most 1/16 of itself."""
+    batch, heads, kv_heads, n_q, n_k = shape
+    q, k, v = (normal(batch, h, n, 128, seed=i) for i, (h, n) in enumerate(((heads, n_q), (kv_heads, n_k), (kv_heads, n_k))))
+    o, lse, values = run(q, k, v, causal)
+    exact, exact_lse = attention(*values, causal)
+    weights, _ = attention(*values[:2], values[2].abs(), causal)
+    assert ((o - exact).abs() <= weights / 16 + 2e-3).all()
+    seen = exact_lse.isfinite()
+    assert torch.equal(lse.isfinite(), seen) and (lse - exact_lse)[seen].abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_integers_exactly(causal):
+    n = 512
+    v = torch.randint(-8, 9, (1, 2, n, 128), generator=torch.Generator().manual_seed(0)).to(DEVICE).float()
+    v[:, :, 0] = 7.0  # every head's scale is 7 / 448 or 8 / 448, as its largest says
+    zeros = torch.zeros_like(v)
+    o, _, values = run(zeros, zeros, v, causal)
+    sums = values[2].cumsum(2) if causal else values[2].sum(2, keepdim=True).expand(v.shape)
+    seen = torch.arange(1, n + 1, device=DEVICE) if causal else torch.full((n,), n, device=DEVICE)
+    powers = (seen & (seen - 1)) == 0
+    assert torch.allclose(o[:, :, powers], (sums / seen[:, None])[:, :, powers], rtol=2**-10, atol=1e-6)
+
+
+def test_the_same_bits():
+    q, k, v = (normal(1, 8, 1999, 128, seed=i) for i in range(3))
+    first = run(q, k, v, True)[:2]
+    for repeat in range(1, 100):
+        assert all(map(torch.equal, first, run(q, k, v, True)[:2])), f"run {repeat}"
+
+
+def test_outliers_and_the_rotation(record_property):
+    """The experiment of Shah et al. 2024, table 3, on the GPU and in NumPy: the rotation is what helps."""
+    heads, n = 4, 2048
+    draws = [outlier_inputs(n, n, 128, seed) for seed in range(heads)]
+    exact = np.stack([naive_attention(*(x.astype(np.float64) for x in draw)) for draw in draws])
+    errors = {}
+    for name, turned, whole in (("plain", False, True), ("blocks", False, False), ("rotated", True, False)):
+        rotated = [(*rotate(q, k, 0), v) if turned else (q, k, v) for q, k, v in draws]
+        q, k, v = (torch.from_numpy(np.stack(x))[None].to(DEVICE) for x in zip(*rotated))
+        o = run(q, k, v, False, whole)[0][0].cpu().numpy()
+        numpy = np.stack([fp8_attention(*draw, n if whole else 64, n if whole else 128) for draw in rotated])
+        errors[name], reference = (float(np.sqrt(((x - exact) ** 2).mean())) for x in (o, numpy))
+        assert errors[name] < 1.5 * reference
+    record_property("rmse", errors)
+    print(errors)
+    assert errors["rotated"] <= 1e-2 and errors["plain"] > 2 * errors["rotated"]
