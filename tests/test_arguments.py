@@ -39,6 +39,8 @@ def calls():
     ready, s = small_machine(), array(3, 5)
     three_kernels = small_machine(s=s, p=s)
     tile = ready.load("q", 0, 2)
+    rows = np.zeros(3, np.float32)
+    with_state = machine.Machine({**one_head, "o": array(3, 2) * 0, "m": rows - np.inf, "l": rows, "lse": rows}, 10_000)
     return {
         "reference.stable_softmax": (reference.stable_softmax, {"x": array(3, 4)}),
         "reference.naive_attention": (reference.naive_attention, {**one_head, "causal": True}),
@@ -47,6 +49,13 @@ def calls():
         "reference.merge_states": (reference.merge_states, {"a": state(), "b": state()}),
         "reference.online_attention": (reference.online_attention, {**one_head, "block_size": 2}),
         "reference.tiled_attention": (reference.tiled_attention, {**one_head, **blocks, "causal": True}),
+        "reference.lazy_attention": (reference.lazy_attention, {**one_head, "block_size": 2, "threshold": 1.5}),
+        "reference.fa1_on_machine": (reference.fa1_on_machine, {"machine": with_state, **blocks}),
+        "reference.round_e4m3": (reference.round_e4m3, {"values": array(3, 4)}),
+        "reference.quantize_e4m3": (reference.quantize_e4m3, {"x": array(3, 4), "block_size": 2}),
+        "reference.rotate": (reference.rotate, {"q": q, "k": k, "seed": 0}),
+        "reference.fp8_attention": (reference.fp8_attention, {**one_head, **blocks}),
+        "reference.outlier_inputs": (reference.outlier_inputs, {**lengths, "head_dim": 4, "seed": 0}),
         "reference.attention_backward": (reference.attention_backward, {**one_head, "do": array(3, 2), "causal": True}),
         "reference.tiled_backward": (
             reference.tiled_backward,
@@ -59,6 +68,9 @@ def calls():
         "cost.block_sizes": (cost.block_sizes, {"sram_bytes": 4096, "head_dim": 4, "itemsize": 2}),
         "cost.tile_counts": (cost.tile_counts, {**lengths, **blocks, "causal": True}),
         "cost.tiled_traffic": (cost.tiled_traffic, {**lengths, "head_dim": 4, **blocks, "itemsize": 2, "causal": True}),
+        "cost.fa1_traffic": (cost.fa1_traffic, {**lengths, "head_dim": 4, **blocks, "itemsize": 2}),
+        "cost.attention_intensity": (cost.attention_intensity, {**lengths, "head_dim": 4, "heads": 4, "kv_heads": 2, "itemsize": 2}),
+        "cost.kept_for_backward": (cost.kept_for_backward, dict(layer)),
         "cost.tiled_sram": (cost.tiled_sram, {**blocks, "head_dim": 4, "itemsize": 2}),
         "exactness.unit_roundoff": (exactness.unit_roundoff, {"dtype": np.float32}),
         "exactness.scores": (exactness.scores, {"q": q, "k": k, "causal": True, "scale": 0.5}),
@@ -171,7 +183,9 @@ def refusals():
             bad = []
             if name in NUMBERS:
                 bad = [b for b in BAD_NUMBERS if b[0] is not None or (call, name) not in OPTIONAL]
-            elif name in ("scale", "u"):
+            elif name == "seed":
+                bad = [b for b in BAD_NUMBERS if b[1] is TypeError] + [(-3, ValueError, "-3")]
+            elif name in ("scale", "u", "threshold"):
                 bad = BAD_SCALES
             elif name == "causal":
                 bad = [(x, TypeError, repr(x)) for x in ("yes", 1, None, [True])]
@@ -221,7 +235,14 @@ def refusals():
         yield call, {"heads": 5}, ValueError, "heads", "5"
         yield call, {"kv_heads": 3}, ValueError, "kv_heads", "3"
     yield "cost.block_sizes", {"sram_bytes": 3, "itemsize": 4}, ValueError, "sram_bytes", "3"
-    for call in ("reference.naive_on_machine", "reference.tiled_on_machine"):
+    yield "reference.lazy_attention", {"threshold": 88.8}, ValueError, "threshold", "88.8"
+    yield "reference.rotate", {"q": array(3, 6), "k": array(5, 6)}, ValueError, "q", "6"
+    yield "reference.rotate", {"k": array(5, 8)}, ValueError, "k", "(5, 8)"
+    yield "reference.quantize_e4m3", {"x": array(3)}, ValueError, "x", "(3,)"
+    yield "reference.quantize_e4m3", {"x": with_value(array(3, 4), -np.inf)}, ValueError, "x", "-inf"
+    yield "reference.round_e4m3", {"values": [1.0]}, TypeError, "values", "list"
+    yield "reference.round_e4m3", {"values": array(3).astype(np.float16)}, TypeError, "values", "float16"
+    for call in ("reference.naive_on_machine", "reference.tiled_on_machine", "reference.fa1_on_machine"):
         yield call, {"machine": None}, TypeError, "machine", "None"
         yield call, {"machine": array(3, 4)}, TypeError, "machine", "array("
     for wrong, quoted in (("float8", "float8"), (None, "None"), (3, "3"), (int, "int"), (np.dtype("int8"), "int8")):

@@ -381,6 +381,21 @@ def test_version_3_is_for_hopper_alone(capability, third, monkeypatch):
     assert list(contenders.versions(True)) == ["version1", "version2"] + ["version3"] * third
 
 
+def test_the_versions_compute_attention(monkeypatch):
+    """Where there is no GPU, in the interpreter."""
+    torch = pytest.importorskip("torch")
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("there is no Triton on this system")
+    from flashedu.kernels import DEVICE
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    q, k, v = torch.randn(3, 1, 2, 100, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    for causal in (False, True):
+        rows, right = ladder.exact_rows(q, k, v, causal)
+        for attend in contenders.versions(causal).values():
+            assert ladder.relative_error(attend(q, k, v), rows, right) < 1e-6
+
+
 @pytest.mark.parametrize("options", [["--quick"], ["--ladder", "--quick"]])
 def test_without_a_gpu_the_command_says_so_and_measures_nothing(options, monkeypatch, capsys):
     torch = pytest.importorskip("torch")

@@ -8,7 +8,7 @@ import measure_traffic
 import pytest
 
 from flashedu import results
-from flashedu.bench import contenders, speed
+from flashedu.bench import contenders, ladder, speed
 from flashedu.hardware import gpu
 from flashedu.results import load
 
@@ -211,6 +211,38 @@ def test_nobody_is_faster_than_the_device_or_computes_something_else(rows):
             assert row["contender"] == "matmul" or row["direction"] == "forward"
 
 
+measured = pytest.mark.skipif("h200_ladder" not in NAMES, reason="there is no h200_ladder.json")
+
+
+@pytest.fixture(scope="module")
+def rungs():
+    """The ladder's rows by (D, N, causal, contender)."""
+    return {(row["head_dim"], row["n"], row["causal"], row["contender"]): row for row in load("h200_ladder")["rows"]}
+
+
+@measured
+def test_the_ladder_is_whole_and_its_rates_follow_from_its_times(rungs):
+    assert len(rungs) == len(load("h200_ladder")["rows"])
+    assert set(rungs) == set(itertools.product(speed.HEAD_DIMS, speed.LENGTHS, (False, True), ("matmul", *contenders.RUNGS)))
+    for (head_dim, n, causal, name), row in rungs.items():
+        assert len(row.keys() & {"time_ms", "out_of_memory", "refused", "not_run"}) == 1
+        assert row["flops"] == (2 * contenders.SIDE**3 if name == "matmul" else speed.flops_of("forward", n, head_dim, causal))
+        if "time_ms" in row:
+            assert row["time_ms_min"] <= row["time_ms"] <= row["time_ms_max"]
+            assert row["rounds"] == (ladder.SLOW_ROUNDS if name in ladder.SLOW else ladder.ROUNDS)
+            assert row["flops_per_s"] == pytest.approx(row["flops"] / row["time_ms"] * 1e3, rel=1e-3)
+            assert row["of_matmul"] == pytest.approx(row["flops_per_s"] / rungs[head_dim, n, causal, "matmul"]["flops_per_s"], rel=1e-3)
+            assert row["flops_per_s"] < gpu("H200").matmul_flops
+            assert name == "matmul" or 0 < row["relative_error"] < BF16_ULP
+
+
+@measured
+def test_each_version_is_faster_than_the_one_before(rungs):
+    for head_dim, n, causal in itertools.product(speed.HEAD_DIMS, speed.LENGTHS[-3:], (False, True)):
+        times = [rungs[head_dim, n, causal, f"version{i}"].get("time_ms", ladder.LIMIT_MS) for i in (1, 2, 3)]
+        assert times == sorted(times, reverse=True)
+
+
 @pytest.fixture(scope="module")
 def stored_p():
     return {(row["n"], row["variant"], row["phase"]): row for row in load("h200_backward_stored_p")["rows"]}
@@ -257,7 +289,7 @@ def test_a_checkpoint_around_naive_attention_gains_p(checkpointed):
 
 
 @pytest.mark.parametrize("name, method", [
-    ("h200_attention_speed", speed.METHOD), ("h200_backward_stored_p", measure_backward.STORED_P), ("h200_checkpoint", measure_backward.CHECKPOINT),
+    ("h200_attention_speed", speed.METHOD), pytest.param("h200_ladder", ladder.METHOD, marks=measured), ("h200_backward_stored_p", measure_backward.STORED_P), ("h200_checkpoint", measure_backward.CHECKPOINT),
 ])
 def test_a_result_describes_itself_in_the_words_of_its_program(name, method):
     assert load(name)["method"] == json.loads(json.dumps(method))

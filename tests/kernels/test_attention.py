@@ -171,7 +171,7 @@ Q, K = (1, 4, 3, 8), (1, 2, 5, 8)
 REFUSED = {
     "causal": (lambda q, k, v: flash_attention(q, k, v, causal=1), TypeError, "causal", "1"),
     "return_lse": (lambda q, k, v: flash_attention(q, k, v, return_lse="yes"), TypeError, "return_lse", "'yes'"),
-    "backend": (lambda q, k, v: flash_attention(q, k, v, backend="cuda"), ValueError, "auto, triton, reference", "'cuda'"),
+    "backend": (lambda q, k, v: flash_attention(q, k, v, backend="cuda"), ValueError, "auto, triton, hopper, reference", "'cuda'"),
     "array": (lambda q, k, v: flash_attention(q.cpu().numpy(), k, v), TypeError, "q must be a torch tensor", "ndarray"),
     "integers": (lambda q, k, v: flash_attention(q, k.int(), v), TypeError, "k must be float32, float16 or bfloat16", "int32"),
     "axes": (lambda q, k, v: flash_attention(q, k, v[0]), ValueError, "v must have shape (batch, heads, rows, head dimension)", "(2, 5, 8)"),
