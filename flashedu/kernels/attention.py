@@ -54,10 +54,21 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
     """
     boolean("causal", causal)
     boolean("return_lse", return_lse)
+    scale, passes = prepare(q, k, v, scale, backend)
+    q, k, v = (x.resolve_neg() for x in (q, k, v))  # torch may have put off a change of sign; a kernel would not see it
+    o, lse = FlashAttention.apply(q, k, v, bool(causal), scale, passes)
+    return (o, lse) if return_lse else o
+
+
+def prepare(q, k, v, scale=None, backend="auto"):
+    """What `flash_attention` computes these tensors with: the scale, and the pair of a forward and a backward pass.
+
+    The passes are forward(q, k, v, causal, scale) and backward(q, k, v, o, lse, do, causal, scale, dlse, wide), as
+    `flashedu.kernels.forward` and `flashedu.kernels.backward` have them. Raises what `flash_attention` raises.
+    """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, but it is {short(backend)}.")
     _check(q, k, v)
-    q, k, v = (x.resolve_neg() for x in (q, k, v))  # torch may have put off a change of sign; a kernel would not see it
     if scale is not None:
         number("scale", scale)
         if not 1e-30 <= scale <= 1e30:  # in float32 nothing is lost then
@@ -66,9 +77,7 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
         on_gpu = q.device.type == DEVICE == "cuda" and q.dtype in DTYPES
         backend = "reference" if not on_gpu else "triton" if _hopper_refusal(q, k, v) else "hopper"
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    passes = {"triton": _kernels, "hopper": _hopper, "reference": _reference}[backend](q, k, v)
-    o, lse = FlashAttention.apply(q, k, v, bool(causal), scale, passes)
-    return (o, lse) if return_lse else o
+    return scale, {"triton": _kernels, "hopper": _hopper, "reference": _reference}[backend](q, k, v)
 
 
 def _check(q, k, v):

@@ -18,20 +18,20 @@ from flashedu.kernels.backward_dq import dq_kernel
 from flashedu.kernels.tiles import DKDV, DQ, padded, pick, precision
 
 
-def flash_backward(q, k, v, o, lse, do, causal=False, scale=None, dlse=None):
+def flash_backward(q, k, v, o, lse, do, causal=False, scale=None, dlse=None, wide=False):
     """Gradients of attention with respect to q, k and v, from the o and lse of the forward pass.
 
     Takes q, o, do (B, H, Nq, D), k and v (B, Hkv, Nk, D), any strides, lse (B, H, Nq) as
     `flash_forward` gave it, and dlse (B, H, Nq), the gradient of lse, if lse was used. Rows that
-    see no key have gradient 0. Returns dq like q, dk like k, dv like v. Source: Dao 2023,
-    algorithm 2, with dQ in a kernel of its own.
+    see no key have gradient 0. Returns dq like q, dk like k, dv like v or, if wide, all in
+    float32, as they were summed. Source: Dao 2023, algorithm 2, with dQ in a kernel of its own.
     """
     batch, heads, n_q, d = q.shape
     kv_heads, n_k = k.shape[1:3]
     scale = d**-0.5 if scale is None else scale
     lse, dlse = lse.contiguous(), None if dlse is None else dlse.contiguous()
     lse_2, delta = torch.empty_like(lse), torch.empty_like(lse)
-    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    dq, dk, dv = (torch.empty(x.shape, dtype=torch.float32 if wide else x.dtype, device=x.device) for x in (q, k, v))
     numbers = (heads // kv_heads, scale, scale * math.log2(math.e))
     options = dict(CAUSAL=causal, PRECISION=precision(), D=d, BLOCK_D=padded(d))
     tile = pick(DQ, q)

@@ -29,8 +29,8 @@ def forward(q, k, v, causal, scale):
     return o.to(q), lse.to(q.device)
 
 
-def backward(q, k, v, o, lse, do, causal, scale, dlse=None):
-    """Gradients like q, k and v, by `flashedu.reference.tiled_backward`.
+def backward(q, k, v, o, lse, do, causal, scale, dlse=None, wide=False):
+    """Gradients like q, k and v or, if wide, in the type of the sums, by `flashedu.reference.tiled_backward`.
 
     The gradient of lse enters as one more column of do beside a -1 in o and a 0 in v: it leaves dP as it is and
     subtracts from delta, which is what it should do, since d lse / d S = P.
@@ -46,4 +46,4 @@ def backward(q, k, v, o, lse, do, causal, scale, dlse=None):
         dq[head] = torch.from_numpy(dq_h * factor_h)
         dk[key_head] += torch.from_numpy(dk_h)
         dv[key_head] += torch.from_numpy(dv_h[:, :-1])
-    return dq.to(q), dk.to(k), dv.to(v)
+    return tuple(x.to(q.device, x.dtype if wide else q.dtype) for x in (dq, dk, dv))

@@ -49,6 +49,15 @@ DKDV = {
     (4, 128): (Tile(32, 32, 8, 2), Tile(32, 32, 8, 2), Tile(32, 32, 8, 2), Tile(16, 32, 8, 2)),
     (4, 256): (Tile(32, 32, 8, 2), Tile(32, 32, 8, 2), Tile(16, 16, 8, 2), None),
 }
+# Few queries over many keys: block_q is the most rows that a tile may have. Of these tiles a multiprocessor holds two at a time.
+DECODE = {
+    (2, 64): (Tile(64, 128, 4, 3), Tile(64, 128, 4, 3), Tile(64, 64, 4, 3), Tile(16, 32, 4, 2)),
+    (2, 128): (Tile(64, 64, 4, 3), Tile(32, 64, 4, 3), Tile(32, 32, 4, 3), Tile(16, 32, 4, 2)),
+    (2, 256): (Tile(32, 32, 4, 3), Tile(16, 32, 4, 3), Tile(16, 32, 4, 2), Tile(16, 16, 8, 1)),
+    (4, 64): (Tile(16, 64, 8, 2), Tile(16, 64, 8, 2), Tile(16, 64, 8, 2), Tile(16, 32, 8, 2)),
+    (4, 128): (Tile(16, 32, 8, 1), Tile(16, 32, 8, 1), Tile(16, 32, 8, 1), Tile(16, 32, 8, 1)),
+    (4, 256): (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
+}
 INTERPRETED = Tile(64, 64, 4, 1)  # on the CPU a tile costs a few milliseconds, whatever its size
 
 

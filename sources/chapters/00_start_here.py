@@ -90,7 +90,7 @@ for row in result["sweep"]:
 # ### Is everything there?
 #
 # `doctor` looks at what is installed and says what works on this machine, what does not, and what to do about it. The
-# chapters need no GPU; chapter 4 and the kernels of chapter 5 need Triton, which exists for Linux.
+# chapters need no GPU; chapter 4 and the kernels of chapters 5 and 6 need Triton, which exists for Linux.
 
 # %%
 doctor()
@@ -206,18 +206,19 @@ for side in (largest, largest + slider.step):
 # | [3. Now tile it](03_now_tile_it.ipynb) | `tiled_attention`, `block_sizes`, `tiled_on_machine` |
 # | [4. A real kernel in Triton](04_a_real_kernel.ipynb) | `triton_softmax`, `flash_forward` |
 # | [5. Backward: recompute what you refused to store](05_recompute.ipynb) | `attention_backward`, `tiled_backward`, `flash_backward` |
+# | [6. Three papers, three different things](06_three_papers.ipynb) | `fa1_on_machine`, `lazy_attention`, `rotate` |
 #
 # Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the
 # obstacle out of the way: a softmax that can be repaired when a larger score turns up. In chapter 3 everything falls
 # into place: what lives where, in blocks of which size, and how many bytes move. In chapter 4 it becomes a kernel, with
-# all that a GPU asks for in addition, and in chapter 5 it learns to be trained through. Each takes 30 to 60 minutes to
-# read, and its exercises one to two hours.
+# all that a GPU asks for in addition, and in chapter 5 it learns to be trained through. Chapter 6 runs what each of the
+# three papers changed, and reads a kernel for one generation of GPUs line by line. Each takes 30 to 60 minutes to read,
+# and its exercises one to two hours.
 #
 # More chapters are planned, and the others refer to them by these numbers:
 #
 # | planned | what it is about |
 # |:--|:--|
-# | 6. Three papers, three different things | what each version of FlashAttention changed |
 # | 7. Where it does not help | short sequences, decoding, and the operations that remain |
 # | 8. One merge, everywhere | one attention split over many processors |
 #

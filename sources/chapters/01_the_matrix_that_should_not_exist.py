@@ -362,7 +362,7 @@ demos.roofline("H200", n, d, heads, kv_heads)
 # At the length of our layer there are two things to read off. Naive attention sits under the slope, so even a flawless
 # version of its three kernels could not reach a third of the chip's arithmetic: the ceiling above it is the memory's.
 # The fused kernel moves so few bytes that it is far to the right, under the flat roof. Memory is no longer its problem.
-# It is not *at* the roof, and what keeps it from there is a subject of chapter 4, and of chapter 6 (planned).
+# It is not *at* the roof, and what keeps it from there is a subject of chapter 4, and of chapter 6.
 #
 # And the slider shows why this course is about long sequences. With twice the tokens, four times the operations meet
 # twice the bytes in the fused kernel, so its mark moves to the right by a factor of two, every time. Naive attention

@@ -150,7 +150,7 @@ print(f"new maxima in 64 blocks: {new_maxima.mean():.2f} on average")
 print(f"1 + 1/2 + ... + 1/64 = {sum(1 / b for b in range(1, 65)):.2f}")
 
 # %% [markdown]
-# Fewer than five blocks in 64 change anything; in all others the multiplication is by 1. Chapter 6 (planned)
+# Fewer than five blocks in 64 change anything; in all others the multiplication is by 1. Chapter 6
 # comes back to this, because the newest kernels skip the multiplication when it would not matter.
 #
 # ## The output follows the same rule

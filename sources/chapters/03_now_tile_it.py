@@ -92,7 +92,7 @@ demos.loop_order()
 #
 # The draw is broken by tiles that are not square, and then even the first order can win. Which shape favours it?
 # The height of a tile of queries decides how often K and V come past, and the width of a tile of keys how often
-# the states do. Chapter 6 (planned) comes back to the first version.
+# the states do. Chapter 6 comes back to the first version.
 #
 # In this chapter's order, what leaves is the output $o$ and, for each row, the natural logarithm of the sum of
 # the exponentials of its scores,
@@ -354,7 +354,7 @@ for name, block_q in (("B_r = M / 4D", quarter), ("B_r = D", head_dim)):
 # against a 4 in front of naive's $N^2$, and the paper's cap $B_r \le D$ makes the tiles lower still. So at
 # $D = 128$ the $\Theta$ alone promises that tiled moves two or three times fewer bytes than naive attention at
 # its best, and not a hundred times. (For the first version's loop order the constants are worse; that is for
-# chapter 6, planned.) Keep that in mind, for now comes a measurement.
+# chapter 6.) Keep that in mind, for now comes a measurement.
 #
 # ## The surprise
 #
@@ -525,7 +525,7 @@ levels.intensity_against_block(blocks, tiled_intensity, ridges, naive_intensity,
 # intensity is in the thousands, and HBM is no longer what limits this layer. (It is a little higher than in
 # chapter 1's roofline, which counts every array once, since part of the output was not yet in HBM when the
 # counters stopped.) It took both: tiles that fit into SRAM, and an L2 that serves their re-reads. What does
-# limit it then, matrix products and exponentials, is a subject of chapter 4, and of chapter 6 (planned).
+# limit it then, matrix products and exponentials, is a subject of chapter 4, and of chapter 6.
 #
 # ## Your own machine, again
 #

@@ -628,7 +628,7 @@ for d in (64, 128, 256):
 # another program on the same multiprocessor happens to need them; and a tile that takes nearly all shared
 # memory leaves no room for another program. So it takes a kernel that computes the softmax of one tile
 # *while* the products of the next are running. That is what the third FlashAttention does, and chapter 6
-# (planned) writes it.
+# writes it.
 #
 # ## What you can now explain
 #

@@ -82,6 +82,15 @@ def test_gradient_of_lse_alone():
     assert (dv == 0).all()
 
 
+def test_wide_gradients_are_the_others_before_they_were_rounded():
+    q, k, v, do = Problem((1, 2, 1, 40, 50, 16), "float16").tensors(DEVICE)
+    o, lse = flash_forward(q, k, v)
+    for wide, narrow in zip(flash_backward(q, k, v, o, lse, do, wide=True), flash_backward(q, k, v, o, lse, do), strict=True):
+        assert (wide.dtype, narrow.dtype) == (torch.float32, torch.float16)
+        assert torch.equal(wide.half(), narrow)
+        assert not torch.equal(wide, narrow.float())
+
+
 def test_same_bits():
     problem = Problem((1, 4, 2, 40, 50, 16), "float16", causal=True)
     first, again = (solve(*problem.tensors(DEVICE), problem) for _ in range(2))
