@@ -11,7 +11,7 @@ import threading
 import numpy as np
 
 BLOCKS = ("block_size", "block_q", "block_k")
-COUNTS = ("n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "seed")
+COUNTS = ("n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "seed", "splits", "layers", "hidden", "ffn")
 
 
 def float_array(name, x, ndim=None):
@@ -177,7 +177,7 @@ def _check(arguments):
     for name in BLOCKS + COUNTS:
         if name in arguments:
             arguments[name] = positive_int(name, arguments[name], least=0 if name == "seed" else 1)
-    if "kv_heads" in arguments and arguments["heads"] % arguments["kv_heads"]:
+    if {"heads", "kv_heads"} <= arguments.keys() and arguments["heads"] % arguments["kv_heads"]:
         raise ValueError(f"heads must be a multiple of kv_heads, but they are {arguments['heads']} and {arguments['kv_heads']}.")
     if "sram_bytes" in arguments and arguments["sram_bytes"] < arguments["itemsize"]:
         raise ValueError(f"sram_bytes must hold at least one element of {arguments['itemsize']} bytes, but it is {arguments['sram_bytes']}.")

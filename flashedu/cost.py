@@ -116,6 +116,29 @@ def attention_intensity(n_q, n_k, head_dim, heads, kv_heads, itemsize):
 
 
 @validated
+def kv_cache_bytes(n, layers, kv_heads, head_dim, itemsize):
+    """Bytes of the keys and values that a model keeps of n tokens: 2 n layers kv_heads head_dim itemsize.
+
+    A decoding step reads all of them for one new token, whatever the kernel; grouped queries make them fewer.
+    """
+    return 2 * n * layers * kv_heads * head_dim * itemsize
+
+
+@validated
+def attention_flop_share(n, hidden, ffn, heads, kv_heads, head_dim):
+    """Share of the forward FLOPs of one SwiGLU transformer block, on n tokens, that q k^T and P v take; in (0, 1).
+
+    attention / (attention + projections + feed_forward), where attention = 4 n^2 head_dim heads; projections, of q, k, v
+    and of the output, = 2 n hidden head_dim (2 heads + 2 kv_heads); feed_forward, three products, = 6 n hidden ffn. Masks
+    are ignored, and nothing else is counted. Source: Shazeer 2020 (GLU variants), section 2, for the feed-forward part.
+    """
+    attention = attention_flops(n, n, head_dim, heads)
+    projections = 2 * n * hidden * head_dim * (2 * heads + 2 * kv_heads)
+    feed_forward = 2 * n * hidden * ffn * 3
+    return attention / (attention + projections + feed_forward)
+
+
+@validated
 def kept_for_backward(n, head_dim, heads, kv_heads, itemsize):
     """Bytes that one attention layer can keep for its backward pass, n tokens: (qkv_bytes, p_bytes, o_bytes, lse_bytes).
 

@@ -50,6 +50,7 @@ def calls():
         "reference.online_attention": (reference.online_attention, {**one_head, "block_size": 2}),
         "reference.tiled_attention": (reference.tiled_attention, {**one_head, **blocks, "causal": True}),
         "reference.lazy_attention": (reference.lazy_attention, {**one_head, "block_size": 2, "threshold": 1.5}),
+        "reference.split_kv_attention": (reference.split_kv_attention, {**one_head, "splits": 2}),
         "reference.fa1_on_machine": (reference.fa1_on_machine, {"machine": with_state, **blocks}),
         "reference.round_e4m3": (reference.round_e4m3, {"values": array(3, 4)}),
         "reference.quantize_e4m3": (reference.quantize_e4m3, {"x": array(3, 4), "block_size": 2}),
@@ -70,6 +71,11 @@ def calls():
         "cost.tiled_traffic": (cost.tiled_traffic, {**lengths, "head_dim": 4, **blocks, "itemsize": 2, "causal": True}),
         "cost.fa1_traffic": (cost.fa1_traffic, {**lengths, "head_dim": 4, **blocks, "itemsize": 2}),
         "cost.attention_intensity": (cost.attention_intensity, {**lengths, "head_dim": 4, "heads": 4, "kv_heads": 2, "itemsize": 2}),
+        "cost.kv_cache_bytes": (cost.kv_cache_bytes, {"n": 16, "layers": 3, "kv_heads": 2, "head_dim": 4, "itemsize": 2}),
+        "cost.attention_flop_share": (
+            cost.attention_flop_share,
+            {"n": 16, "hidden": 32, "ffn": 64, "heads": 4, "kv_heads": 2, "head_dim": 4},
+        ),
         "cost.kept_for_backward": (cost.kept_for_backward, dict(layer)),
         "cost.tiled_sram": (cost.tiled_sram, {**blocks, "head_dim": 4, "itemsize": 2}),
         "exactness.unit_roundoff": (exactness.unit_roundoff, {"dtype": np.float32}),
@@ -98,7 +104,7 @@ def calls():
     }
 
 
-NUMBERS = ["block_size", "block_q", "block_k", "n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes"]
+NUMBERS = ["block_size", "block_q", "block_k", "n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "splits", "layers", "hidden", "ffn"]
 BAD_NUMBERS = [
     (0, ValueError, "0"),
     (-3, ValueError, "-3"),
@@ -231,7 +237,7 @@ def refusals():
     yield "reference.merge_states", {"a": state(3, 7)}, ValueError, "a", "(3, 7)"
     yield "reference.merge_states", {"b": state(4, 2)}, ValueError, "b", "(4, 2)"
     yield "reference.merge_states", {"b": state(dtype="float64")}, TypeError, "b", "float64"
-    for call in ("cost.naive_traffic", "cost.naive_intensity"):
+    for call in ("cost.naive_traffic", "cost.naive_intensity", "cost.attention_intensity", "cost.attention_flop_share"):
         yield call, {"heads": 5}, ValueError, "heads", "5"
         yield call, {"kv_heads": 3}, ValueError, "kv_heads", "3"
     yield "cost.block_sizes", {"sram_bytes": 3, "itemsize": 4}, ValueError, "sram_bytes", "3"

@@ -152,6 +152,64 @@ def test_attention_intensity_of_the_llama_layer():
     assert cost.attention_intensity(N, N, HEAD_DIM, HEADS, KV_HEADS, BF16) == pytest.approx(6554, abs=0.5)
 
 
+@pytest.mark.parametrize("n_k", [4096, 131_072])
+@pytest.mark.parametrize("heads, kv_heads", [(32, 32), (32, 8), (64, 4)])
+def test_attention_intensity_of_one_query_is_about_1_for_each_head_of_a_group(heads, kv_heads, n_k):
+    """In 16 bits: 4 D FLOPs for each head, and 2 D elements of 2 bytes for all heads of the group."""
+    group = heads // kv_heads
+    exact = Fraction(group * n_k, n_k + group)
+    assert cost.attention_intensity(1, n_k, HEAD_DIM, heads, kv_heads, BF16) == pytest.approx(float(exact), rel=2**-50)
+    assert 0.99 * group < exact < group
+
+
+@pytest.mark.parametrize("n, layers, kv_heads, d, dtype", [(1, 1, 1, 1, "float32"), (5, 3, 4, 2, "float16"), (7, 2, 6, 8, "float64")])
+def test_kv_cache_bytes_against_adding_up_arrays(n, layers, kv_heads, d, dtype):
+    arrays = [np.empty((kv_heads, n, d), dtype) for _ in range(layers) for _ in "kv"]
+    assert cost.kv_cache_bytes(n, layers, kv_heads, d, arrays[0].itemsize) == sum(x.nbytes for x in arrays)
+
+
+def test_kv_cache_of_llama():
+    """Llama-3-8B: 32 layers, 128 KiB a token; grouped queries make it a quarter."""
+    assert cost.kv_cache_bytes(1, 32, KV_HEADS, HEAD_DIM, BF16) == 131_072
+    assert cost.kv_cache_bytes(131_072, 32, KV_HEADS, HEAD_DIM, BF16) == 17_179_869_184  # 17.2 GB
+    assert cost.kv_cache_bytes(N, 32, HEADS, HEAD_DIM, BF16) == 4 * cost.kv_cache_bytes(N, 32, KV_HEADS, HEAD_DIM, BF16)
+
+
+BLOCK = {"hidden": 4096, "ffn": 14_336, "heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM}  # of Llama-3-8B
+
+
+@pytest.mark.parametrize("n, hidden, ffn, heads, kv_heads, d", [(1, 1, 1, 1, 1, 1), (3, 8, 5, 4, 2, 2), (6, 4, 9, 2, 1, 3), (40, 8, 16, 2, 2, 4)])
+def test_attention_flop_share_against_multiplying_matrices(n, hidden, ffn, heads, kv_heads, d):
+    flops = {"attention": 0, "rest": 0}
+
+    def product(a, b, where):
+        flops[where] += 2 * a[0] * a[1] * b[1]
+        assert a[1] == b[0]
+        return a[0], b[1]
+
+    x = (n, hidden)
+    q, k, v = (product(x, (hidden, h * d), "rest") for h in (heads, kv_heads, kv_heads))
+    assert (q, k, v) == ((n, heads * d), (n, kv_heads * d), (n, kv_heads * d))
+    for _ in range(heads):
+        s = product((n, d), (d, n), "attention")
+        assert product(s, (n, d), "attention") == (n, d)
+    assert product(q, (heads * d, hidden), "rest") == x
+    gate, up = (product(x, (hidden, ffn), "rest") for _ in range(2))
+    assert gate == up and product(gate, (ffn, hidden), "rest") == x
+    share = Fraction(flops["attention"], sum(flops.values()))
+    assert cost.attention_flop_share(n, hidden, ffn, heads, kv_heads, d) == pytest.approx(float(share), rel=2**-50)
+
+
+def test_attention_flop_share_of_llama_grows_from_nothing_to_everything():
+    shares = [cost.attention_flop_share(2**i, **BLOCK) for i in range(31)]
+    assert all(before < after for before, after in itertools.pairwise(shares))
+    assert 0 < shares[0] < 1e-4 and shares[-1] > 0.9999
+    assert cost.attention_flop_share(512, **BLOCK) == pytest.approx(0.019, abs=5e-4)
+    # half is reached where attention's FLOPs for a token, 4 n D heads, are twice the number of weights
+    half = Fraction(2 * (4096 * 128 * 80 + 3 * 4096 * 14_336), 4 * 4096)
+    assert half == int(half) and cost.attention_flop_share(int(half), **BLOCK) == 0.5
+
+
 @pytest.mark.parametrize("n, d, heads, kv_heads, dtype", [(1, 1, 1, 1, "float32"), (5, 3, 4, 2, "float32"), (7, 2, 6, 1, "float16")])
 def test_kept_for_backward_against_adding_up_arrays(n, d, heads, kv_heads, dtype):
     q, k, v, p, o = (np.empty((h, n, columns), dtype) for h, columns in (

@@ -1,6 +1,5 @@
-"""The registry: for each exercise its right answer, and what is compared with what."""
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+"""The registry: every exercise with its right answer, and what is compared with what."""
+from dataclasses import replace
 from functools import partial
 from inspect import unwrap
 
@@ -9,7 +8,7 @@ import numpy as np
 from flashedu import cost, exactness, reference
 from flashedu.gradient_bounds import gradient_bounds
 from flashedu.grading import three_versions as six
-from flashedu.grading.cases import CASES, GPU_CASES
+from flashedu.grading.exercise import Exercise
 from flashedu.grading.tensors import right
 from flashedu.grading.tensors.calling import CONTRACTS as TENSOR_CONTRACTS
 from flashedu.grading.tensors.calling import on_tensors
@@ -18,51 +17,15 @@ from flashedu.machine import Machine
 FLOAT_CONTRACTS = ("type", "shape", "dtype", "inputs unchanged")
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """One exercise.
-
-    name: that of the function. reference: the right answer. contracts: what every result must keep, checked before its
-    values. expected(*args): a list of (name, Bound). outputs(args, result): what is compared with it (by default the
-    result). special: {check: (expected, outputs)} where a check compares something else. asked: {check: what fn is wrapped
-    in}, where a check calls it more than once. returned: what it returns, in words, if that is not what is compared. numbers:
-    {output: (what too much of it means, what too little)}. peer(*args): naive attention on the same arguments, for a verdict
-    to compare errors with, or None. call(fn, args, seconds, case): how an answer in Triton is called (None: plainly).
-    patience: how much longer than usual its cases may take. on_gpu: whether its cases are those for a GPU.
-    """
-
-    name: str
-    chapter: int
-    reference: Callable
-    contracts: tuple
-    expected: Callable
-    outputs: Callable = None
-    special: dict = field(default_factory=dict)
-    asked: dict = field(default_factory=dict)
-    returned: tuple = ()
-    numbers: dict = field(default_factory=dict)
-    peer: Callable = None
-    call: Callable = None
-    patience: int = 1
-    on_gpu: bool = False
-
-    @property
-    def cases(self):
-        return (GPU_CASES if self.on_gpu else CASES)[self.name]
-
-    @property
-    def checks(self):
-        """The names of all checks, in the order in which they are reported."""
-        return tuple(dict.fromkeys((*self.contracts, "time limit", *(case.check for case in self.cases))))
-
-    def compared(self, check):
-        """(expected, outputs) for the cases of a check."""
-        return self.special.get(check, (self.expected, self.outputs))
-
-
 def _exactly(**values):
     """Expected outputs that are whole numbers."""
     return [(name, exactness.Bound(np.array(value), np.array(0))) for name, value in values.items()]
+
+
+def _number(formula, *numbers):
+    """Expected output that is one number, which a few dozen roundings may have carried away from the formula's."""
+    exact = np.array(formula(*numbers))
+    return [("result", exactness.Bound(exact, 32 * exactness.unit_roundoff("float64") * exact))]
 
 
 def _normalizer(m, l, scores):
@@ -88,6 +51,10 @@ def _online(q, k, v, block_size):
 def _tiled(q, k, v, block_q, block_k, causal=False):
     o, lse = exactness.attention_bounds(q, k, v, causal, block_k=block_k)
     return [("o", o), ("lse", lse)]
+
+
+def _split(q, k, v, splits):
+    return _tiled(q, k, v, len(q), -(-len(k) // splits))
 
 
 def _backward(q, k, v, do, causal=False):
@@ -225,6 +192,23 @@ EXERCISES = {
             },
             asked={"the same seed again": six.with_seeds(0), "another seed": six.with_seeds(1)},
             returned=("q'", "k'"),
+        ),
+        Exercise(
+            "attention_intensity", 7, cost.attention_intensity, ("type",),
+            partial(_number, cost.attention_intensity),
+        ),
+        Exercise(
+            "kv_cache_bytes", 7, cost.kv_cache_bytes, ("type",),
+            lambda *numbers: _exactly(bytes=cost.kv_cache_bytes(*numbers)),
+        ),
+        Exercise(
+            "attention_flop_share", 7, cost.attention_flop_share, ("type",),
+            partial(_number, cost.attention_flop_share),
+        ),
+        Exercise(
+            "split_kv_attention", 8, reference.split_kv_attention, FLOAT_CONTRACTS,
+            _split,
+            peer=_naive_peer,
         ),
     )
 }

@@ -86,4 +86,24 @@ HINTS = {
         "Multiply each row by D random signs, the same for all rows of q and k. Then, with runs of length 1, 2, 4, ... up to D / 2: neighbouring runs a and b become a + b and a - b. In the end divide by sqrt(D).",
         "signs = np.random.default_rng(seed).choice([-1, 1], D).astype(q.dtype). One pass: y = y.reshape(N, -1, 2, run); a, b = y[:, :, 0], y[:, :, 1]; y = np.stack([a + b, a - b], axis=2). After the last pass y.reshape(N, D) * D ** -0.5. Do this to both q and k.",
     ),
+    "attention_intensity": (
+        "FLOPs divided by bytes. A perfect fused kernel reads and writes nothing but what it is given and what it returns, each once. Which arrays are that, and how many heads has each?",
+        "FLOPs: two products for each of `heads` query heads, each n_q x n_k x head_dim multiply-adds, and a multiply-add counts as two. Bytes: q and o have heads * n_q rows, k and v kv_heads * n_k, all of head_dim elements.",
+        "4 * n_q * n_k * head_dim * heads / ((2 * heads * n_q + 2 * kv_heads * n_k) * head_dim * itemsize). For n_q = 1 and a long cache in 16 bits it is about heads / kv_heads: why?",
+    ),
+    "kv_cache_bytes": (
+        "What of an earlier token does the next one need? Its query is never used again.",
+        "For each token, in each layer, each of kv_heads heads keeps one key and one value, of head_dim elements each.",
+        "2 * n * layers * kv_heads * head_dim * itemsize, in whole numbers.",
+    ),
+    "attention_flop_share": (
+        "List the matrix products of one block: which of them grow with n, which with n squared?",
+        "A product of (a, b) by (b, c) is 2 a b c FLOPs. Projections: hidden to heads * head_dim for q, to kv_heads * head_dim for k and for v, and heads * head_dim back to hidden. SwiGLU: three products between hidden and ffn. Attention: q k^T and P v for each query head.",
+        "attention = 4 * n * n * head_dim * heads; projections = 2 * n * hidden * head_dim * (heads + kv_heads + kv_heads + heads); feed_forward = 3 * 2 * n * hidden * ffn. Return attention / (attention + projections + feed_forward).",
+    ),
+    "split_kv_attention": (
+        "A part of the keys, seen alone, gives a state (m, l, o), as in chapter 2. Your merge_states does the rest, in any order. What is the state of a part that has no key?",
+        "Part i has the keys from i * Nk // splits up to (i + 1) * Nk // splits. For each part: its scores, their maximum m, p = exp(s - m), the state (m, p.sum(axis=1), p @ v of these keys). Merge all states. Only then divide: o / l, and lse = m + log(l).",
+        "s.max(axis=1, initial=-np.inf) is -inf for an empty part; with it p.sum and p @ v come out as 0, the identity. functools.reduce(merge_states, states) merges a list. If you divide each part by its own l, its weight in the end is exp of its lse: take care of 0 / 0.",
+    ),
 }

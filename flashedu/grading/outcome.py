@@ -89,13 +89,14 @@ def _compare(exercise, case, args, pristine, outcome):
         whole = bound.exact.dtype.kind == "i"
         if type(value) is not np.ndarray:
             hint = " Is a return missing?" if value is None else ""
-            return "type", "wrong", f"{name} must be {'a whole number' if whole else 'a NumPy array'}, but it is {_kind(value)}.{hint}"
+            wanted = "a whole number" if whole else "a NumPy array" if inputs else "a number"
+            return "type", "wrong", f"{name} must be {wanted}, but it is {_kind(value)}.{hint}"
         if value.shape != bound.exact.shape:
-            must = "be one whole number" if whole and not bound.exact.shape else f"have shape {bound.exact.shape}"
-            return "shape", "wrong", f"{name} must {must}, but it has {'shape ' if whole else ''}{value.shape}."
+            must = f"be one {'whole ' if whole else ''}number" if not bound.exact.shape else f"have shape {bound.exact.shape}"
+            return "shape", "wrong", f"{name} must {must}, but it has {'' if bound.exact.shape else 'shape '}{value.shape}."
         if whole and value.dtype.kind not in "iu":
             return "type", "wrong", f"{name} must be a whole number, but it is {short(value.tolist())}, a float: use // or int(...)."
-        if not whole and not exercise.call and value.dtype != inputs[0].dtype:
+        if not whole and not exercise.call and inputs and value.dtype != inputs[0].dtype:
             return "dtype", "wrong", (
                 f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}. "
                 "(np.sqrt(4), np.zeros(3) and np.full(3, -np.inf) are float64 unless told otherwise, and turn float32 arrays into float64; "
@@ -149,6 +150,8 @@ def _difference(name, bound, value, errors, numbers):
         return f"machine.hbm was read during the run ({int(yours)} times). Rows come in through load, or nobody counts them; shapes through shape."
     if bound.exact.dtype.kind == "i":
         return f"{label} is {int(yours):,}; right is {int(right):,}.{_about_bytes(name, yours, right)}"
+    if not bound.exact.shape:
+        return f"{label} is {yours:.10g}; right is {right:.10g}."
     count = f"Wrong: {int((errors > 1).sum())} of {errors.size}"
     odd = ", ".join(f"{int(f(value).sum())} {word}" for f, word in ((np.isnan, "NaN"), (np.isinf, "infinite")) if f(value).any())
     times = f"{errors[where]:,.3g}" if errors[where] < 100 else f"{errors[where]:,.0f}" if errors[where] < 1e7 else f"{errors[where]:.1e}"

@@ -1,6 +1,7 @@
 """The NumPy truth: one algorithm a file, one head at a time, q (Nq, D), k (Nk, D), v (Nk, Dv)."""
 from flashedu.reference.attention import naive_attention, naive_on_machine
 from flashedu.reference.backward import attention_backward, tiled_backward
+from flashedu.reference.decode import split_kv_attention
 from flashedu.reference.lazy import lazy_attention
 from flashedu.reference.online import merge_states, online_attention, update_normalizer
 from flashedu.reference.quantize import fp8_attention, outlier_inputs, quantize_e4m3, rotate, round_e4m3
@@ -21,6 +22,7 @@ __all__ = [
     "quantize_e4m3",
     "rotate",
     "round_e4m3",
+    "split_kv_attention",
     "stable_softmax",
     "tiled_attention",
     "tiled_backward",

@@ -15,8 +15,9 @@ def lazy_attention(q, k, v, block_size, threshold):
     until then exp(s - m) may reach exp(threshold), which l divides out again: the result is
     exact. Returns o (Nq, Dv) of the same dtype, and how many (row, block) pairs were rescaled;
     a row's first block needs no rescaling. Threshold 0 is ordinary online softmax. Raises
-    ValueError when exp(threshold) could overflow the sums. Source: conditional rescaling in
-    FlashAttention-4 (Zadouri et al. 2026), there decided for all rows of a warp at once.
+    ValueError when exp(threshold) could overflow the sums. Source: Zadouri et al. 2026
+    (FlashAttention-4), conditional rescaling, where a warp skips the product if none of its
+    rows moves.
     """
     n_q, n_k, scale = len(q), len(k), q.shape[1] ** -0.5
     m = np.full(n_q, -np.inf, q.dtype)  # reference maximum: at most threshold below the true one

@@ -15,7 +15,7 @@ def round_e4m3(values):
     """The nearest number of e4m3 for each value, ties to the even mantissa, in the dtype of the values.
 
     Takes any shape, float32 or float64. What lies beyond 448, infinities too, becomes +-448, as in the GPU's saturating
-    conversion (torch's makes NaN of what is above 464); NaN stays NaN. Source: Micikevicius et al. 2022 (FP8 formats
+    conversion (torch's may make NaN of what is above 464); NaN stays NaN. Source: Micikevicius et al. 2022 (FP8 formats
     for deep learning), section 3.
     """
     float_array("values", values)

@@ -215,7 +215,7 @@ for side in (largest, largest + slider.step):
 # three papers changed, and reads a kernel for one generation of GPUs line by line. Each takes 30 to 60 minutes to read,
 # and its exercises one to two hours.
 #
-# More chapters are planned, and the others refer to them by these numbers:
+# More chapters are planned, and the others refer to them by these numbers. Their exercises are here already:
 #
 # | planned | what it is about |
 # |:--|:--|

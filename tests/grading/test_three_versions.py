@@ -173,7 +173,7 @@ def test_an_orthogonal_matrix_that_is_no_hadamard_matrix_is_told_what_was_asked(
 
     verdict = judge(dense, "rotate")
     assert verdict.mistake == "dense-orthogonal" and "Asked for are random signs, then a Hadamard matrix" in verdict.message
-    assert "wrong" == verdict.state and verdict.score > 0.8
+    assert verdict.state == "wrong" and verdict.score > 0.8
 
 
 def test_the_largest_allowed_elements_leave_room():

@@ -2,6 +2,7 @@
 import pytest
 import right_answers_chapter_5  # noqa: F401, adds to RIGHT
 import right_answers_chapter_6  # noqa: F401
+import right_answers_chapters_7_and_8  # noqa: F401
 from right_answers import RIGHT
 
 from flashedu.grading import EXERCISES, inputs, score

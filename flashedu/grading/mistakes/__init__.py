@@ -4,7 +4,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flashedu import cost, reference
-from flashedu.grading.mistakes import chapter_1, chapter_2, chapter_3, chapter_4, chapter_5, chapter_5_triton, chapter_6
+from flashedu.grading.mistakes import (
+    chapter_1,
+    chapter_2,
+    chapter_3,
+    chapter_4,
+    chapter_5,
+    chapter_5_triton,
+    chapter_6,
+    chapter_7,
+    chapter_8,
+)
 from flashedu.grading.mistakes.edits import edited_function, edited_kernels
 
 
@@ -46,5 +56,6 @@ def _zoo(*tables):
 
 
 KERNELS = {"triton_softmax": ("softmax",), "flash_forward": ("memory", "forward"), "flash_backward": ("memory", "backward_dq", "backward_dkdv", "backward")}  # their modules
-MISTAKES = _zoo(chapter_1.ROWS, chapter_2.ROWS, chapter_3.ROWS, chapter_4.ROWS, chapter_5.ROWS, chapter_5_triton.ROWS, chapter_6.ROWS)
+CHAPTERS = (chapter_1, chapter_2, chapter_3, chapter_4, chapter_5, chapter_5_triton, chapter_6, chapter_7, chapter_8)
+MISTAKES = _zoo(*(chapter.ROWS for chapter in CHAPTERS))
 GPU_MISTAKES = _zoo(chapter_4.GPU_ROWS, chapter_5_triton.GPU_ROWS)  # those that the interpreter cannot show

@@ -117,7 +117,7 @@ ROWS = {
         ("sum-not-rescaled", "rises above the threshold", "The output o is rescaled, but the sum l is not; it follows the same rule.", KEEP_SUM),
         ("never-moves", "rises above the threshold", "The reference stays at the first block's maximum however far the maximum rises, and exp overflows in the end.", (MOVES, "moves = m == -np.inf")),
         ("reference-not-kept", "several blocks", "m keeps its first value, so the factor wipes out everything before the current block. Store the reference at the end of the loop.", ("        m = m_new\n", "")),
-        ("all-rows-together", "several blocks", "One row above the threshold moved all rows. Here each row decides for itself (a kernel decides for a warp at once).", (MOVES, "moves = (top > m) & (top > m + threshold).any()")),
+        ("all-rows-together", "several blocks", "One row above the threshold moved all rows. Each row decides for itself, and has a reference of its own.", (MOVES, "moves = (top > m) & (top > m + threshold).any()")),
         ("maximum-starts-at-0", "very low logits", "The reference starts at 0, so when every score is far below 0, exp gives nothing but 0. Start at -inf.", ("np.full(n_q, -np.inf, q.dtype)", "np.zeros(n_q, q.dtype)")),
         ("one-maximum-for-all-rows", "rows far apart", "One maximum was taken for all rows, so rows far below it underflow to 0 / 0. Each row has its own.", ("top = s.max(axis=1)", "top = np.full(n_q, s.max())")),
         ("never-divided", "one block", "The output was never divided by the sum l.", ("return o / l[:, None], rescalings", "return o, rescalings")),
