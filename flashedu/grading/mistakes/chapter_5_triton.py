@@ -82,7 +82,7 @@ ROWS = {
         ("float16-accumulator", "float16", "dV was kept in float16: it overflows at 65504 and rounds after every tile. Accumulate in float32 and convert when storing.",
          (DV_DOT + "input_precision=PRECISION)", DV_DOT + "input_precision=PRECISION).to(do.dtype).to(tl.float32)")),
         ("p-in-float16", "one tile", "P was rounded to float16 although the inputs are float32. Convert it to the type of do, p.to(do.dtype).", ("p.to(do.dtype)", "p.to(tl.float16).to(do.dtype)")),
-        (*OTHER_DTYPE, ("dtype=x.dtype", "dtype=torch.float32")),
+        (*OTHER_DTYPE, ("torch.float32 if wide else x.dtype", "torch.float32")),
         ("wrong-order", "one tile", "The gradients are returned in another order than dq, dk, dv.", ("    return dq, dk, dv\n", "    return dk, dq, dv\n")),
         ("dk-and-dv-swapped", "one key", "dK and dV are returned in each other's place: the order is dq, dk, dv.", ("    return dq, dk, dv\n", "    return dq, dv, dk\n")),
         ("materialises", "memory", "A tensor of Nq x Nk elements was made. P is recomputed tile by tile, and never stored.", ("    lse_2, delta =", "    p = torch.empty((batch, heads, n_q, n_k), device=q.device)\n    lse_2, delta =")),
