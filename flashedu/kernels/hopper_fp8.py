@@ -8,12 +8,11 @@ import math
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from flashedu.kernels.hopper import LN2, ROWS, masked, scaled
-from flashedu.kernels.hopper_launch import schedule
-from flashedu.kernels.hopper_shared import Work, async_load, new_ring
+from flashedu.kernels.hopper_launch import descriptor, schedule
+from flashedu.kernels.hopper_shared import Work, new_ring
 
 BLOCK_K, SLOTS, REGISTERS = 128, 4, 240
 P_SHIFT = gl.constexpr(8.0)  # P, at most 1, is multiplied by 2**8, so that small weights are not lost in e4m3
@@ -30,10 +29,7 @@ def producer(work, q_ring, k_ring, v_ring, q_desc, k_desc, v_desc, group):
             if t == 0:
                 for c in gl.static_range(2):
                     q_ring.fill(2 * r + c, q_desc, b, h, i0 + c * ROWS)
-            slot = use % v_ring.SLOTS  # as Ring.fill does, but the tile is (D, BLOCK_K), a run of columns
-            mbarrier.wait(v_ring.empty.index(slot), use // v_ring.SLOTS & 1 ^ 1)
-            mbarrier.expect(v_ring.ready.index(slot), v_desc.block_type.nbytes)
-            async_load(v_desc, [b, h // group, 0, j], v_ring.ready.index(slot), v_ring.tiles.index(slot))
+            v_ring.fill(use, v_desc, b, h // group, 0, j)  # columns: v is transposed
             use += 1
 
 
@@ -149,13 +145,8 @@ def hopper_fp8_forward(q, k, v, q_scale, k_scale, v_scale, causal=False, scale=N
     programs = min(tiles * batch * heads, torch.cuda.get_device_properties(q.device).multi_processor_count)
     table = schedule(batch * heads, 2 * n_k * d * kv_heads // heads or 1, n_q, n_k, block_q, BLOCK_K, causal, programs, q.device)
     hopper_fp8_kernel[(programs,)](
-        descriptor(q, [ROWS.value, d]), descriptor(k, [BLOCK_K, d]), descriptor(v, [d, BLOCK_K]), o, lse, q_scale, k_scale, v_scale,
+        descriptor(q, ROWS.value), descriptor(k, BLOCK_K), descriptor(v, d, BLOCK_K), o, lse, q_scale, k_scale, v_scale,
         table, tiles, heads, heads // kv_heads, n_q, n_k, scale * math.log2(math.e),
         CAUSAL=causal, RAGGED=n_k % BLOCK_K != 0, BLOCK_K=BLOCK_K, SLOTS=SLOTS, REGISTERS=REGISTERS, num_warps=4,
     )
     return o, lse
-
-
-def descriptor(x, tile):
-    block = [1, 1, *tile]
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, gl.NVMMASharedLayout.get_default_for(block, gl.float8e4nv))

@@ -43,11 +43,14 @@ def refusal(q, k, v):
     return None
 
 
-def descriptor(x, rows):
-    """What the tensor memory accelerator must know to load (rows, D) of a head; it fills rows beyond the end with 0."""
-    block = [1, 1, rows, x.shape[-1]]
-    strides = [stride if size > 1 else 8 for size, stride in zip(x.shape[:-1], x.stride())]  # of one row it is never used
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], block, gl.NVMMASharedLayout.get_default_for(block, TYPES[x.dtype]))
+def descriptor(x, rows, columns=None):
+    """What the tensor memory accelerator must know to load (rows, columns) of a head, by default all D columns.
+
+    It fills what lies beyond the end with 0.
+    """
+    block = [1, 1, rows, columns or x.shape[-1]]
+    strides = [stride if size > 1 else 16 for size, stride in zip(x.shape[:-1], x.stride())]  # of one row it is never used
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], block, gl.NVMMASharedLayout.get_default_for(block, {**TYPES, torch.float8_e4m3fn: gl.float8e4nv}[x.dtype]))
 
 
 @functools.lru_cache(64)

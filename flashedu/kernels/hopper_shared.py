@@ -25,12 +25,12 @@ class Ring:
         self.tiles, self.ready, self.empty, self.SLOTS = tiles, ready, empty, gl.constexpr(SLOTS)
 
     @gluon.jit
-    def fill(self, use, source, b, h, row):
-        """By the producer: load rows of head (b, h) once the slot is empty."""
+    def fill(self, use, source, b, h, row, column=0):
+        """By the producer: load the tile of head (b, h) that begins there, once the slot is empty."""
         slot = use % self.SLOTS
         mbarrier.wait(self.empty.index(slot), use // self.SLOTS & 1 ^ 1)
         mbarrier.expect(self.ready.index(slot), source.block_type.nbytes)
-        async_load(source, [b, h, row, 0], self.ready.index(slot), self.tiles.index(slot))
+        async_load(source, [b, h, row, column], self.ready.index(slot), self.tiles.index(slot))
 
     @gluon.jit
     def wait(self, use):
