@@ -30,11 +30,11 @@ def own_kernel_drawing(name, n, d, block_q, block_k, causal, problem, ratio, pea
     most = 1.05 * max(peak or 0, naive_peak, matrix)
     drawn += _pair(266, "memory at the peak", "measured by tracemalloc", peak, naive_peak, matrix, f"one N × N matrix: {_size(matrix)}", fill, _size, (0, most))
     sram = tiled_sram(min(rows_q, n), min(block_k, n), d, ITEMSIZE)
-    drawn += _pair(396, "HBM bytes of a kernel", "with these tiles, computed", moved, naive_moved, least, f"q, k, v, o once: {_size(least)}", fill, _size,
+    tiles = f"blocks of {block_k} keys" if block_q is None else f"tiles of {block_q} x {block_k}"
+    drawn += _pair(396, "HBM bytes of a kernel", f"with {tiles}", moved, naive_moved, least, f"q, k, v, o once: {_size(least)}", fill, _size,
                    (0, 1.05 * max(moved, naive_moved)))
     last = f"SRAM it needs: {_size(sram)}; an H100 has {_size(GPUS['H100 SXM'].block_shared_bytes)}. Naive attention moves {naive_moved / moved:.2g} times its bytes."
     drawn.append(text(20, 510, last, weight="bold"))
-    tiles = f"blocks of {block_k} keys" if block_q is None else f"tiles of {block_q} x {block_k}"
     found = "no result" if ratio is None else f"error {_times(ratio)} of the bound"
     used = "" if peak is None else f", {_size(peak)} at the peak"
     caption = (f"{name}, N = {n}, D = {d}, {tiles}{', causal' if causal else ''}: {found}{used}. Naive attention: error {naive_ratio:.2g} of the bound, "
@@ -52,6 +52,8 @@ def _praise(peak, n):
 def _note(n, d, block_q, block_k, online):
     if block_k >= n and block_q >= n:
         return f"One {'block' if online else 'tile'} of {block_k} keys holds all {n}: these are naive attention's steps. Choose smaller blocks."
+    if block_k > n or block_q > n:
+        return f"A block of {max(block_q, block_k)} is larger than N = {n}: it does what one of {n} does."
     if 3 * min(block_q, n) * min(block_k, n) + n * d > 0.75 * n * n:  # S, P and what exp is given, and the output
         return "At these sizes a few arrays of a block's size and the output take as much as N × N: memory tells at larger N and smaller blocks."
     if n % block_k or n % block_q:

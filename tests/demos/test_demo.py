@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flashedu import demos
 from flashedu.demos.demo import MOST_FRAMES, Demo, choices, counter, menu, player, slider, switch
 from flashedu.viz.svg import Drawing, text
 
@@ -175,3 +176,12 @@ def test_a_player_follows_its_counter():
 def test_controls_are_labelled_and_reached():
     for control in (slider("s (keys)", [1, 2], 1), counter("c", 0, 3), menu("m", ["x"], "x"), switch("w")):
         assert isinstance(control, widgets.Widget) and control.description and not control.disabled
+
+
+@pytest.mark.parametrize("name", demos.__all__)
+def test_each_position_of_the_main_control_is_another_picture(name):
+    """Also without what is measured anew at every call."""
+    demo = getattr(demos, name)()
+    main, kept = demo.controls[demo.moves], demo.values
+    bodies = [re.sub(r"[\d.,]+ [KM]iB", "so much", demo.draw(**{**kept, demo.moves: value}).body) for _, value in choices(main)]
+    assert [label for (label, _), before, body in zip(choices(main)[1:], bodies, bodies[1:]) if body == before] == []
