@@ -8,6 +8,7 @@ if importlib.util.find_spec("triton") is None:
 
 import numpy as np
 import torch
+from measure_fp8 import K_ROWS, Q_ROWS, fp8_inputs
 
 from flashedu.kernels import DEVICE
 from flashedu.reference import naive_attention
@@ -25,18 +26,13 @@ def fp8(gpu):
 
 def run(q, k, v, causal, whole=False):
     """o and lse by the kernel, from float32 tensors that it rounds to e4m3; one scale a tensor if `whole`."""
-    from flashedu.kernels.hopper_fp8 import hopper_fp8_forward, quantized
+    from flashedu.kernels.hopper_fp8 import hopper_fp8_forward
 
-    (q8, q_scale), (k8, k_scale) = quantized(q, 64), quantized(k, 128)
-    if whole:
-        (q8, q1), (k8, k1) = quantized(q, q.shape[2]), quantized(k, k.shape[2])
-        q_scale, k_scale = q1.expand(q_scale.shape).contiguous(), k1.expand(k_scale.shape).contiguous()
-    v8, v_scale = quantized(v, v.shape[2])
-    padded = torch.zeros(*v.shape[:2], 128, -(-v.shape[2] // 16) * 16, dtype=v8.dtype, device=v.device)
-    padded[..., : v.shape[2]] = v8.mT
-    values = [x.float() * s.repeat_interleave(rows, 2)[:, :, : x.shape[2], None] for x, s, rows in ((q8, q_scale, 64), (k8, k_scale, 128), (v8, v_scale, v.shape[2]))]
-    o, lse = hopper_fp8_forward(q8, k8, padded[..., : v.shape[2]], q_scale, k_scale, v_scale[:, :, 0].contiguous(), causal, dtype=torch.float16)
-    return o.double(), lse.double(), [x.double() for x in values]
+    q8, k8, v8, q_scale, k_scale, v_scale = inputs = fp8_inputs(q, k, v, whole)
+    o, lse = hopper_fp8_forward(*inputs, causal, dtype=torch.float16)
+    of_rows = [scale.repeat_interleave(rows, 2)[:, :, : x.shape[2], None] for x, scale, rows in ((q8, q_scale, Q_ROWS), (k8, k_scale, K_ROWS))]
+    values = [x.double() * scale for x, scale in zip((q8, k8, v8.mT), (*of_rows, v_scale[..., None, None]))]
+    return o.double(), lse.double(), values
 
 
 def attention(q, k, v, causal):
