@@ -38,9 +38,7 @@ METHOD = {
 
 def fp8_inputs(q, k, v, whole=False):
     """What `hopper_fp8_forward` takes, from q, k, v (B, H, N, 128): numbers and scales, one scale a tensor if `whole`."""
-    import torch
-
-    from flashedu.kernels.hopper_fp8 import quantized
+    from flashedu.kernels.fp8 import quantized, transposed
 
     (q8, q_scale), (k8, k_scale) = quantized(q, Q_ROWS), quantized(k, K_ROWS)
     if whole:
@@ -48,10 +46,7 @@ def fp8_inputs(q, k, v, whole=False):
         (q8, q_scale), (k8, k_scale) = quantized(q, q.shape[2]), quantized(k, k.shape[2])
         q_scale, k_scale = (scale.expand(shape).contiguous() for scale, shape in zip((q_scale, k_scale), shapes))
     v8, v_scale = quantized(v, v.shape[2])
-    n = v.shape[2]
-    transposed = torch.zeros(*v.shape[:2], v.shape[3], -(-n // 16) * 16, dtype=v8.dtype, device=v.device)  # rows 16-byte aligned
-    transposed[..., :n] = v8.mT
-    return q8, k8, transposed[..., :n], q_scale, k_scale, v_scale[:, :, 0].contiguous()
+    return q8, k8, transposed(v8), q_scale, k_scale, v_scale[:, :, 0].contiguous()
 
 
 def fp8_call(q, k, v, causal):

@@ -113,6 +113,16 @@ def hopper(head_dim=128, dtype="bfloat16", causal=False, n=4096):
     return _ask(90, "hopper_forward", (q, kv, kv, bool(causal)), {}, module="flashedu.kernels.hopper_launch")[0]
 
 
+def hopper_fp8(causal=False, n=4096):
+    """What `hopper_fp8_kernel` becomes on a GPU of compute capability 9.0, at head dimension 128, as a `Compiled`; see `hopper`."""
+    boolean("causal", causal)
+    positive_int("n", n)
+    shapes = (1, 32, n, 128), (1, 8, n, 128), (1, 8, 128, -(-n // 16) * 16)
+    q, k, v = (torch.empty(shape, dtype=torch.float8_e4m3fn, device="meta") for shape in shapes)
+    scales = (_tensor("float32", 1, *shape) for shape in ((32, -(-n // 64)), (8, -(-n // 128)), (8,)))
+    return _ask(90, "hopper_fp8_forward", (q, k, v, *scales, bool(causal)), {}, module="flashedu.kernels.hopper_fp8")[0]
+
+
 def softmax(capability, n=4096, dtype="float32", **changes):
     """What `softmax_kernel` becomes for rows of n elements, as a `Compiled`; num_warps may be given; see `forward`."""
     if positive_int("n", n) > 2**20:

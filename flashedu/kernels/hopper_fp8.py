@@ -1,7 +1,8 @@
 """Forward attention for Hopper on fp8 (e4m3) numbers with a scale for each block, as in FlashAttention-3: half the bytes, twice the rate.
 
 The kernel is that of `flashedu.kernels.hopper` but for what fp8 asks for: scales, a P that uses the range of e4m3, and
-values that lie transposed, since the matrix unit reads fp8 operands along the sum only.
+values that lie transposed, since the matrix unit reads fp8 operands along the sum only, and in the order in which a
+thread has P (`flashedu.kernels.fp8` makes them so).
 """
 import math
 
@@ -11,6 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from flashedu.kernels.hopper import LN2, ROWS, masked, scaled
+from flashedu.kernels.hopper_fp8_weights import operand, packed
 from flashedu.kernels.hopper_launch import descriptor, schedule
 from flashedu.kernels.hopper_shared import Work, new_ring
 
@@ -34,21 +36,20 @@ def producer(work, q_ring, k_ring, v_ring, q_desc, k_desc, v_desc, group):
 
 
 @gluon.jit
-def softmax(s, m, l, factor, GUARD: gl.constexpr, P: gl.constexpr, dtype: gl.constexpr):
+def softmax(s, m, l, factor, GUARD: gl.constexpr):
     """As in `flashedu.kernels.hopper`; `factor` is the product of all scales, for this tile, and P and l are 2**8 as large."""
     m_new = gl.maximum(m, gl.max(s, axis=1) * factor)
     safe = gl.where(m_new == float("-inf"), 0.0, m_new) if GUARD else m_new
     alpha = gl.exp2(m - safe)
     p = gl.exp2(s * factor - (safe - P_SHIFT)[:, None])
     l = l * alpha + gl.sum(p, axis=1)
-    return gl.convert_layout(p.to(dtype), P), m_new, l, alpha
+    return packed(p), m_new, l, alpha
 
 
 @gluon.jit
 def consumer(c: gl.constexpr, work, q_ring, k_ring, v_ring, o_ptr, lse_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, group, scale_log2, OUT: gl.constexpr):
     D: gl.constexpr = q_ring.tiles.shape[4]
     BLOCK_K: gl.constexpr = work.BLOCK_K
-    dtype: gl.constexpr = q_ring.tiles.dtype
     S: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_K, 32])
     O: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 32])
     P: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=O, k_width=4)
@@ -75,25 +76,26 @@ def consumer(c: gl.constexpr, work, q_ring, k_ring, v_ring, o_ptr, lse_ptr, q_sc
         k_ring.free(use)
         if work.CAUSAL or work.RAGGED:
             s = masked(s, (n - 1) * BLOCK_K, rows, work)
-        p, m, l, _ = softmax(s, m, l, q_scale * gl.load(k_scales + n - 1), work.CAUSAL, P, dtype)
+        pairs, m, l, _ = softmax(s, m, l, q_scale * gl.load(k_scales + n - 1), work.CAUSAL)
         unmasked = n - max(0, min(i0 + 1 + work.n_k - work.n_q, work.n_k)) // BLOCK_K
         use += 1
         for t in range(1, n):
             factor = q_scale * gl.load(k_scales + n - 1 - t)
+            p = operand(pairs, P)
             s = warpgroup_mma(q, k_ring.wait(use).permute((1, 0)), zeros, use_acc=False, is_async=True)
             acc = warpgroup_mma(p, v_ring.wait(use - 1).permute((1, 0)), acc, is_async=True)
             s = warpgroup_mma_wait(1, [s])
             if work.CAUSAL:
                 if t < unmasked:
                     s = masked(s, (n - 1 - t) * BLOCK_K, rows, work)
-            p, m, l, alpha = softmax(s, m, l, factor, work.CAUSAL, P, dtype)
+            pairs, m, l, alpha = softmax(s, m, l, factor, work.CAUSAL)
             k_ring.free(use)
             acc = warpgroup_mma_wait(0, [acc])
             v_ring.free(use - 1)
             acc = scaled(acc, alpha)
             use += 1
         q_ring.free(2 * r + c)
-        acc = warpgroup_mma_wait(0, [warpgroup_mma(p, v_ring.wait(use - 1).permute((1, 0)), acc, is_async=True)])
+        acc = warpgroup_mma_wait(0, [warpgroup_mma(operand(pairs, P), v_ring.wait(use - 1).permute((1, 0)), acc, is_async=True)])
         v_ring.free(use - 1)
 
         l_safe = gl.where(l == 0.0, 1.0, l)
@@ -119,21 +121,13 @@ def hopper_fp8_kernel(
     ], [4, 1], [REGISTERS, 24])
 
 
-def quantized(x, rows):
-    """x (B, H, N, D) as float8_e4m3fn and float32 scales (B, H, ceil(N / rows)): the largest of each block becomes 448."""
-    batch, heads, n, d = x.shape
-    blocks = torch.nn.functional.pad(x.float(), (0, 0, 0, -n % rows)).view(batch, heads, -1, rows, d)
-    scale = blocks.abs().amax((3, 4)).clamp_min(1e-30) / 448
-    return (blocks / scale[..., None, None]).to(torch.float8_e4m3fn).view(batch, heads, -1, d)[:, :, :n], scale
-
-
 def hopper_fp8_forward(q, k, v, q_scale, k_scale, v_scale, causal=False, scale=None, dtype=torch.bfloat16):
     """Attention of q (B, H, Nq, 128), k (B, Hkv, Nk, 128) and v, all float8_e4m3fn, each to be multiplied by its scale.
 
-    v is transposed: (B, Hkv, 128, Nk), its rows 16-byte aligned. q_scale (B, H, ceil(Nq / 64)) has a scale for every 64
-    queries, k_scale (B, Hkv, ceil(Nk / 128)) for every 128 keys, v_scale (B, Hkv) one for each head, float32. Rotate
-    q and k before they are rounded (`flashedu.reference.quantize.rotate`) where they have outliers. Returns o
-    (B, H, Nq, 128) of `dtype` and lse (B, H, Nq). Source: Shah et al. 2024 (FlashAttention-3), section 3.3.
+    v is what `flashedu.kernels.fp8.transposed` makes of it. q_scale (B, H, ceil(Nq / 64)) has a scale for every 64 queries,
+    k_scale (B, Hkv, ceil(Nk / 128)) for every 128 keys, v_scale (B, Hkv) one for each head, float32. Rotate q and k before
+    they are rounded (`flashedu.reference.quantize.rotate`) where they have outliers. Returns o (B, H, Nq, 128) of `dtype`
+    and lse (B, H, Nq). Source: Shah et al. 2024 (FlashAttention-3), section 3.3.
     """
     batch, heads, n_q, d = q.shape
     kv_heads, n_k = k.shape[1:3]

@@ -265,7 +265,7 @@ table(["", "batch", "heads", "N", "programs, version 1", "SMs busy", "version 2"
 # In 2022 the two were equals: training with short sequences and a large batch gives programs enough. Then sequences
 # became long, batches small, and models were divided among GPUs, and version 1 leaves three quarters of the GPU idle,
 # or nearly all of it. Version 2 is parallel over the sequence. It runs short, too, in the end; the way out of that,
-# dividing the keys, is chapter 8 (planned).
+# dividing the keys, is chapter 8.
 #
 # So the loops were exchanged for two reasons, and both follow from one: **the loop that carries a state should be the
 # inner one.** Then the state has nowhere to go but registers, and the outer loop can be cut into independent pieces.
@@ -864,7 +864,7 @@ three_versions.sorted_errors({"one scale": np.concatenate(errors["one scale"]), 
 #
 # ## What changes in the kernel
 #
-# `flashedu/kernels/hopper_fp8.py` is the kernel above, for $D = 128$, with three changes. The first is in `softmax`.
+# `flashedu/kernels/hopper_fp8.py` is the kernel above, for $D = 128$, with four changes. The first is in `softmax`.
 # `factor` is the product of the scales of this tile of q and this tile of k and of $\log_2 e / \sqrt D$, a number for
 # each tile where it was a constant. And the weights: $P$ is at most 1, and what falls below $2^{-10}$ would become 0,
 # so it is made $2^8$ times as large, by subtracting 8 less in the exponent. `l` is as much larger, and the division
@@ -880,12 +880,42 @@ three_versions.sorted_errors({"one scale": np.concatenate(errors["one scale"]), 
 # the *keys*, so V must be in memory as $V^\top$. The producer loads columns of it, and the consumer calls `permute`
 # on V, too.
 #
-# The third is the scales: one for every 64 queries, one for each tile of keys, and one for all values of a head,
+# The third is about P. Of each row of $S$, four threads have 16 keys between them, and what a product leaves with a
+# thread is not what the next product wants from it. In 16 bits the two agree: thread $t$ gets keys $2t$, $2t + 1$,
+# $2t + 8$ and $2t + 9$, and has to deliver the very same. In 8 bits it gets the same four, but has to deliver $4t$ to
+# $4t + 3$. **Three of four weights are in the wrong thread. Sending them round costs instructions that the loop has no
+# time for. What could one do instead?**
+
+# %%
+# include: flashedu.kernels.fp8:transposed
+
+
+# %% [markdown]
+# A sum does not depend on the order of its terms. If the *values* of each 16 keys lie in the order in which the
+# weights are, every thread delivers what it has. That order is made where V is transposed, outside the kernel, once.
+# In the kernel four weights only have to become the four bytes of a register: `packed` rounds two at a time, and
+# `operand` tells Triton that the bytes are a tile of fp8 numbers. (`inline_asm_elementwise` puts an instruction of the
+# GPU's own language between the lines. Triton's `.to(gl.float8e4nv)` gives the same numbers, but keeps each in a
+# register of its own from one tile to the next: 64 registers for 64 bytes, taken apart and put together again.)
+
+# %%
+# include: flashedu.kernels.hopper_fp8_weights:packed
+
+
+# %%
+# include: flashedu.kernels.hopper_fp8_weights:operand
+
+
+# %%
+print(compiled.hopper_fp8())
+
+# %% [markdown]
+# The fourth is the scales: one for every 64 queries, one for each tile of keys, and one for all values of a head,
 # which is multiplied in at the end. They come from outside. The rotation is outside as well: it is done once for each
 # row of q and k, before they are rounded, and the kernel does not know of it. What the kernel gets is this:
 
 # %%
-# include: flashedu.kernels.hopper_fp8:quantized
+# include: flashedu.kernels.fp8:quantized
 
 
 # %% [markdown]

@@ -11,6 +11,7 @@ import torch
 from measure_fp8 import K_ROWS, Q_ROWS, fp8_inputs
 
 from flashedu.kernels import DEVICE
+from flashedu.kernels.fp8 import quantized
 from flashedu.reference import naive_attention
 from flashedu.reference.quantize import fp8_attention, outlier_inputs, rotate
 
@@ -18,8 +19,7 @@ SHAPES = [(2, 4, 2, 256, 256), (1, 4, 1, 300, 700), (1, 4, 2, 700, 300), (1, 2, 
 
 
 @pytest.fixture(autouse=True)
-def fp8(gpu):
-    """The module's functions; it cannot be imported where there is no GPU to run it."""
+def hopper(gpu):
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a GPU of compute capability 9.0")
 
@@ -28,10 +28,11 @@ def run(q, k, v, causal, whole=False):
     """o and lse by the kernel, from float32 tensors that it rounds to e4m3; one scale a tensor if `whole`."""
     from flashedu.kernels.hopper_fp8 import hopper_fp8_forward
 
-    q8, k8, v8, q_scale, k_scale, v_scale = inputs = fp8_inputs(q, k, v, whole)
+    q8, k8, _, q_scale, k_scale, v_scale = inputs = fp8_inputs(q, k, v, whole)
     o, lse = hopper_fp8_forward(*inputs, causal, dtype=torch.float16)
     of_rows = [scale.repeat_interleave(rows, 2)[:, :, : x.shape[2], None] for x, scale, rows in ((q8, q_scale, Q_ROWS), (k8, k_scale, K_ROWS))]
-    values = [x.double() * scale for x, scale in zip((q8, k8, v8.mT), (*of_rows, v_scale[..., None, None]))]
+    v8, _ = quantized(v, v.shape[2])
+    values = [x.double() * scale for x, scale in zip((q8, k8, v8), (*of_rows, v_scale[..., None, None]))]
     return o.double(), lse.double(), values
 
 

@@ -14,7 +14,7 @@ from flashedu.kernels import DEVICE, compiled, flash_attention
 from flashedu.kernels.hopper import ROWS
 from flashedu.kernels.hopper_launch import TILES, descriptor, refusal, schedule
 
-SERIALISED = ("C7510", "C7511", "C7512", "C7514", "C7515")
+SERIALISED = tuple(f"C751{i}" for i in range(6))
 NEWER_PTXAS = version("triton").startswith("3.9")  # it stores some registers where the others' keep all
 
 
@@ -32,6 +32,17 @@ def test_compiled_for_hopper(dtype, head_dim, causal, n):
     assert [warning for warning in found.warnings if warning.startswith(SERIALISED)] == []
     tight = head_dim == 256 or (head_dim == 64 and (causal or n % TILES[64].block_k))  # has a mask, and three consumers
     assert found.stack_bytes <= (160 if NEWER_PTXAS and tight else 0)
+
+
+@pytest.mark.parametrize("n", [4096, 1000], ids=["whole", "ragged"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_compiled_on_fp8(causal, n):
+    found = compiled.hopper_fp8(causal, n)
+    print(found)
+    assert found.fits and found.matrix_instruction == "wgmma.mma_async"
+    assert found.counts["cp.async.bulk.tensor"] and found.counts["setmaxnreg"]
+    assert [warning for warning in found.warnings if warning.startswith(SERIALISED)] == []
+    assert found.stack_bytes <= (400 if NEWER_PTXAS and causal else 0)
 
 
 def test_what_is_not_compiled():
