@@ -11,7 +11,7 @@ import threading
 import numpy as np
 
 BLOCKS = ("block_size", "block_q", "block_k")
-COUNTS = ("n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "seed", "splits", "layers", "hidden", "ffn")
+COUNTS = ("n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "seed", "splits", "layers", "hidden", "ffn", "reach", "rank")
 
 
 def float_array(name, x, ndim=None):
@@ -176,7 +176,7 @@ def _machine(machine):
 def _check(arguments):
     for name in BLOCKS + COUNTS:
         if name in arguments:
-            arguments[name] = positive_int(name, arguments[name], least=0 if name == "seed" else 1)
+            arguments[name] = positive_int(name, arguments[name], least=0 if name in ("seed", "reach") else 1)
     if {"heads", "kv_heads"} <= arguments.keys() and arguments["heads"] % arguments["kv_heads"]:
         raise ValueError(f"heads must be a multiple of kv_heads, but they are {arguments['heads']} and {arguments['kv_heads']}.")
     if "sram_bytes" in arguments and arguments["sram_bytes"] < arguments["itemsize"]:
@@ -195,6 +195,10 @@ def _check(arguments):
             raise ValueError(f"q and k must have a power of two as their head dimension, but it is {d}.")
     if "threshold" in arguments:
         lazy_threshold(arguments["threshold"], arguments["v"])
+    if {"reach", "q"} <= arguments.keys() and len(arguments["q"]) != len(arguments["k"]):
+        raise ValueError(f"q and k must have as many rows, but they have {len(arguments['q'])} and {len(arguments['k'])}.")
+    if {"rank", "k"} <= arguments.keys() and arguments["rank"] > len(arguments["k"]):
+        raise ValueError(f"rank must be at most the number of keys, {len(arguments['k'])}, but it is {arguments['rank']}.")
     if "x" in arguments:
         logits("x", arguments["x"])
     if "scores" in arguments:

@@ -139,6 +139,28 @@ def attention_flop_share(n, hidden, ffn, heads, kv_heads, head_dim):
 
 
 @validated
+def window_flops(n, reach, head_dim, heads=1):
+    """FLOPs of the two products when each of n queries sees the keys at most `reach` places away: 4 pairs head_dim heads.
+
+    pairs = n (2 r + 1) - r (r + 1) with r = min(reach, n - 1), since the first and the last r queries have less to see.
+    """
+    reach = min(reach, n - 1)
+    return 4 * (n * (2 * reach + 1) - reach * (reach + 1)) * head_dim * heads
+
+
+@validated
+def pooled_flops(n, rank, head_dim, heads=1):
+    """FLOPs of attention of n queries over `rank` means of n keys and values: 4 n rank D heads, and 2 (n - rank) D heads for sums."""
+    return attention_flops(n, rank, head_dim, heads) + 2 * (n - rank) * head_dim * heads
+
+
+@validated
+def linear_flops(n, head_dim, heads=1):
+    """FLOPs of linear attention's two products, phi(k)^T v and phi(q) times that: 4 n head_dim^2 heads."""
+    return attention_flops(n, head_dim, head_dim, heads)
+
+
+@validated
 def kept_for_backward(n, head_dim, heads, kv_heads, itemsize):
     """Bytes that one attention layer can keep for its backward pass, n tokens: (qkv_bytes, p_bytes, o_bytes, lse_bytes).
 

@@ -49,6 +49,9 @@ def calls():
         "reference.merge_states": (reference.merge_states, {"a": state(), "b": state()}),
         "reference.online_attention": (reference.online_attention, {**one_head, "block_size": 2}),
         "reference.tiled_attention": (reference.tiled_attention, {**one_head, **blocks, "causal": True}),
+        "reference.window_attention": (reference.window_attention, {"q": k, "k": k, "v": v, "reach": 2}),
+        "reference.pooled_attention": (reference.pooled_attention, {**one_head, "rank": 2}),
+        "reference.linear_attention": (reference.linear_attention, one_head),
         "reference.lazy_attention": (reference.lazy_attention, {**one_head, "block_size": 2, "threshold": 1.5}),
         "reference.split_kv_attention": (reference.split_kv_attention, {**one_head, "splits": 2}),
         "reference.fa1_on_machine": (reference.fa1_on_machine, {"machine": with_state, **blocks}),
@@ -71,6 +74,9 @@ def calls():
         "cost.tiled_traffic": (cost.tiled_traffic, {**lengths, "head_dim": 4, **blocks, "itemsize": 2, "causal": True}),
         "cost.fa1_traffic": (cost.fa1_traffic, {**lengths, "head_dim": 4, **blocks, "itemsize": 2}),
         "cost.attention_intensity": (cost.attention_intensity, {**lengths, "head_dim": 4, "heads": 4, "kv_heads": 2, "itemsize": 2}),
+        "cost.window_flops": (cost.window_flops, {"n": 16, "reach": 3, "head_dim": 4, "heads": 2}),
+        "cost.pooled_flops": (cost.pooled_flops, {"n": 16, "rank": 3, "head_dim": 4, "heads": 2}),
+        "cost.linear_flops": (cost.linear_flops, {"n": 16, "head_dim": 4, "heads": 2}),
         "cost.kv_cache_bytes": (cost.kv_cache_bytes, {"n": 16, "layers": 3, "kv_heads": 2, "head_dim": 4, "itemsize": 2}),
         "cost.attention_flop_share": (
             cost.attention_flop_share,
@@ -104,7 +110,7 @@ def calls():
     }
 
 
-NUMBERS = ["block_size", "block_q", "block_k", "n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "splits", "layers", "hidden", "ffn"]
+NUMBERS = ["block_size", "block_q", "block_k", "n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "splits", "layers", "hidden", "ffn", "rank"]
 BAD_NUMBERS = [
     (0, ValueError, "0"),
     (-3, ValueError, "-3"),
@@ -189,7 +195,7 @@ def refusals():
             bad = []
             if name in NUMBERS:
                 bad = [b for b in BAD_NUMBERS if b[0] is not None or (call, name) not in OPTIONAL]
-            elif name == "seed":
+            elif name in ("seed", "reach"):
                 bad = [b for b in BAD_NUMBERS if b[1] is TypeError] + [(-3, ValueError, "-3")]
             elif name in ("scale", "u", "threshold"):
                 bad = BAD_SCALES
@@ -242,6 +248,8 @@ def refusals():
         yield call, {"kv_heads": 3}, ValueError, "kv_heads", "3"
     yield "cost.block_sizes", {"sram_bytes": 3, "itemsize": 4}, ValueError, "sram_bytes", "3"
     yield "reference.lazy_attention", {"threshold": 88.8}, ValueError, "threshold", "88.8"
+    yield "reference.window_attention", {"q": array(4, 4)}, ValueError, "q", "4 and 5"
+    yield "reference.pooled_attention", {"rank": 6}, ValueError, "rank", "6"
     yield "reference.rotate", {"q": array(3, 6), "k": array(5, 6)}, ValueError, "q", "6"
     yield "reference.rotate", {"k": array(5, 8)}, ValueError, "k", "(5, 8)"
     yield "reference.quantize_e4m3", {"x": array(3)}, ValueError, "x", "(3,)"

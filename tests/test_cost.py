@@ -85,6 +85,28 @@ def test_attention_flops_against_counting_multiplications_and_additions(n_q, n_k
     assert cost.attention_flops(n_q, n_k, d, heads) == flops
 
 
+@pytest.mark.parametrize("n, reach", [(1, 0), (1, 5), (9, 0), (9, 3), (9, 8), (9, 20)])
+def test_window_flops_against_counting_pairs(n, reach):
+    pairs = sum(abs(i - j) <= reach for i in range(n) for j in range(n))
+    assert cost.window_flops(n, reach, 3, 2) == 2 * sum(2 * 3 + 2 * 3 for _ in range(pairs))  # a product for the score, one for the output
+
+
+@pytest.mark.parametrize("n, rank", [(1, 1), (7, 1), (7, 3), (7, 7)])
+def test_pooled_flops_against_attention_over_means_and_counting_additions(n, rank):
+    additions, d, heads = 0, 3, 2
+    for run in np.array_split(np.arange(n), rank):
+        additions += 2 * d * (len(run) - 1)  # of its keys and of its values
+    assert cost.pooled_flops(n, rank, d, heads) == cost.attention_flops(n, rank, d, heads) + heads * additions
+
+
+@pytest.mark.parametrize("n, d, heads", [(1, 1, 1), (5, 3, 2)])
+def test_linear_flops_against_multiplying_matrices(n, d, heads):
+    phi_k, phi_q, v = (np.ones((n, d)) for _ in range(3))
+    state = phi_k.T @ v  # each of its (d, d) elements is a sum of n products
+    o = phi_q @ state  # each of its (n, d) elements a sum of d
+    assert cost.linear_flops(n, d, heads) == heads * 2 * (state.size * n + o.size * d)
+
+
 @pytest.mark.parametrize("block_q, block_k, d, itemsize", [(1, 1, 1, 1), (4, 6, 3, 2), (128, 64, 128, 2)])
 def test_tiled_sram_against_adding_up_tiles(block_q, block_k, d, itemsize):
     resident = [np.empty(shape) for shape in (

@@ -26,13 +26,15 @@ MAY_IMPORT = {
     "gradient_bounds": {"arguments", "exactness"},
     "bench": {"arguments", "cost", "results", "kernels"},
     "kernels": {"arguments", "hardware", "reference"},
+    "processes": set(),
     "ring": {"arguments", "kernels"},
     "grading": {"arguments", "machine", "cost", "reference", "exactness", "gradient_bounds", "kernels"},
     "viz": {"arguments", "hardware", "cost"},
     "demos": {"arguments", "hardware", "cost", "machine", "reference", "exactness", "gradient_bounds", "results", "data", "grading", "viz"},
     "health": {"arguments", "reference", "exactness", "gradient_bounds", "grading", "kernels"},
     "flashedu": {"grading", "health"},
-    "__main__": {"flashedu", "grading", "health", "bench"},
+    "classroom": {"arguments", "grading"},
+    "__main__": {"flashedu", "grading", "health", "bench", "classroom"},
 }
 NUMPY_ONLY = {"arguments", "machine", "cost", "reference", "exactness", "gradient_bounds", "hardware"}
 
@@ -108,7 +110,7 @@ def test_importing_brings_in_numpy_and_the_standard_library_only():
 
 def test_numpy_half_imports_without_anything_else():
     """Every module of it, with all other packages hidden."""
-    numpy_half = [name for name in sorted(NAMES) if part(name) in NUMPY_ONLY | {"bench", "grading", "health", "flashedu"}]
+    numpy_half = [name for name in sorted(NAMES) if part(name) in NUMPY_ONLY | {"bench", "grading", "health", "flashedu", "classroom"}]
     hide = ("import sys; own = {'flashedu', 'numpy', *sys.stdlib_module_names, *(m.split('.')[0] for m in sys.modules)}\n"
             "class Hide:\n"
             "    def find_spec(self, name, path=None, target=None):\n"
@@ -158,6 +160,7 @@ BUDGETS = {  # lines of code for each part of the house; the tables of cases and
     "kernels": 1500,
     "grading": 2100,
     "bench": 600,
+    "classroom": 900,
     "viz and demos": 2800,
     "the rest": 1400,  # the algorithms, the machine, what exact means, and the front door
 }

@@ -16,13 +16,13 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from processes import run  # noqa: E402
 from ring_jobs import NAMES, Sequence, disagree, events, solve, some_of_all, suffer  # noqa: E402
 
 from flashedu.exactness import attention_bounds  # noqa: E402
 from flashedu.gradient_bounds import gradient_bounds  # noqa: E402
 from flashedu.kernels import flash_attention  # noqa: E402
 from flashedu.kernels.numpy_passes import BLOCK  # noqa: E402
+from flashedu.processes import run  # noqa: E402
 from flashedu.ring import Ring, merge, ring_attention, shard, unshard, visible  # noqa: E402
 
 WORLDS = (1, 2, 3, 4)

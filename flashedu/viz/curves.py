@@ -26,7 +26,8 @@ def duration(seconds):
     return f"{seconds * 1e6:.3g} µs"
 
 
-def _lengths(ax, lengths):
+def lengths_axis(ax, lengths):
+    """Make the x axis one of tokens, logarithmic, with a tick for each of `lengths`."""
     ax.set_xscale("log", base=2)
     ax.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in lengths])
     ax.set_xlabel("N, tokens")
@@ -59,7 +60,7 @@ def naive_against_flash(result):
         fontsize=10,
     )
     for ax, unit, title in ((left, "milliseconds", "time"), (right, "GB", "peak memory")):
-        _lengths(ax, [row["n"] for row in rows][::2])
+        lengths_axis(ax, [row["n"] for row in rows][::2])
         ax.set(yscale="log", ylabel=unit)
         ax.set_title(title, fontsize=11)
         ax.legend(loc="lower right")
@@ -102,7 +103,7 @@ def growth(measured, predicted, limit_bytes):
             color=COLOURS["hbm"],
             label="measured",
         )
-        _lengths(ax, [2**i for i in range(8, end.bit_length(), 2)])
+        lengths_axis(ax, [2**i for i in range(8, end.bit_length(), 2)])
         ax.set(yscale="log", ylabel=unit)
         ax.set_title(title, fontsize=11)
         ax.legend(loc="lower right")

@@ -90,7 +90,7 @@ for row in result["sweep"]:
 # ### Is everything there?
 #
 # `doctor` looks at what is installed and says what works on this machine, what does not, and what to do about it. The
-# chapters need no GPU; chapter 4 and the kernels of chapters 5 and 6 need Triton, which exists for Linux.
+# chapters need no GPU; chapter 4 and the kernels of chapters 5, 6 and 8 need Triton, which exists for Linux.
 
 # %%
 doctor()
@@ -207,20 +207,16 @@ for side in (largest, largest + slider.step):
 # | [4. A real kernel in Triton](04_a_real_kernel.ipynb) | `triton_softmax`, `flash_forward` |
 # | [5. Backward: recompute what you refused to store](05_recompute.ipynb) | `attention_backward`, `tiled_backward`, `flash_backward` |
 # | [6. Three papers, three different things](06_three_papers.ipynb) | `fa1_on_machine`, `lazy_attention`, `rotate` |
+# | [7. Where it does not help](07_where_it_does_not_help.ipynb) | `attention_intensity`, `kv_cache_bytes`, `attention_flop_share` |
+# | [8. One merge, everywhere](08_one_merge_everywhere.ipynb) | `split_kv_attention` |
 #
 # Chapter 1 asks where the time of attention goes, and finds two matrices that nobody asked for. Chapter 2 takes the
 # obstacle out of the way: a softmax that can be repaired when a larger score turns up. In chapter 3 everything falls
 # into place: what lives where, in blocks of which size, and how many bytes move. In chapter 4 it becomes a kernel, with
 # all that a GPU asks for in addition, and in chapter 5 it learns to be trained through. Chapter 6 runs what each of the
-# three papers changed, and reads a kernel for one generation of GPUs line by line. Each takes 30 to 60 minutes to read,
+# three papers changed, and reads a kernel for one generation of GPUs line by line. Chapter 7 asks what no kernel can do
+# for a model, and chapter 8 cuts one attention over many programs and many devices. Each takes 30 to 60 minutes to read,
 # and its exercises one to two hours.
-#
-# More chapters are planned, and the others refer to them by these numbers. Their exercises are here already:
-#
-# | planned | what it is about |
-# |:--|:--|
-# | 7. Where it does not help | short sequences, decoding, and the operations that remain |
-# | 8. One merge, everywhere | one attention split over many processors |
 #
 # ## What you can now explain
 #

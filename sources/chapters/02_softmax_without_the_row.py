@@ -266,7 +266,7 @@ print("a + nothing is a, bit for bit:", same_bits(merge_states(a, nothing), a))
 # adding 0 round nothing. (In NumPy, that is, which rounds each product and then the sum. A GPU's compiler may
 # fuse one of the two products with the addition and round only once. Which of the two it fuses depends on the
 # order, and then even a + b and b + a may differ in the last bit.) Online softmax is the special case in which
-# the pieces happen to be merged from left to right. Chapter 8 (planned) uses the general case, with pieces on
+# the pieces happen to be merged from left to right. Chapter 8 uses the general case, with pieces on
 # different processors and on different machines.
 #
 # ## What "exact" means here

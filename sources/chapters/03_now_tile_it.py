@@ -101,7 +101,7 @@ demos.loop_order()
 #
 # It is the row's denominator in one number, no longer split in significand and exponent. The backward pass
 # (chapter 5) needs it, and so does anybody who wants to merge this result with that of other keys
-# (chapter 8, planned). So what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is
+# (chapter 8). So what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is
 # ever $O(N^2)$.
 #
 # ## A memory that counts

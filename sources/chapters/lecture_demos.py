@@ -1,5 +1,5 @@
 # %% [markdown]
-# # FlashAttention in eight pictures
+# # FlashAttention in ten pictures
 #
 # Run the notebook, then move any slider: <kbd>Tab</kbd> reaches the next one, the arrow keys move it.
 
@@ -71,7 +71,23 @@ demos.memory()
 demos.overlap()
 
 # %% [markdown]
-# ## 8. Your own function
+# ## 8. What a new token has to read
+#
+# A model has written 131,072 tokens. What does the next one cost, and can a better kernel change it?
+
+# %%
+demos.kv_cache()
+
+# %% [markdown]
+# ## 9. One token, a whole GPU
+#
+# Into how many parts should the keys be cut? Is one more always better?
+
+# %%
+demos.splits()
+
+# %% [markdown]
+# ## 10. Your own function
 #
 # It is exact at one block size. Is it at every other?
 

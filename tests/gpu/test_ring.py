@@ -8,10 +8,10 @@ if importlib.util.find_spec("triton") is None:
 
 import torch
 from problems import arrays, bounds
-from processes import run
 from ring_jobs import Sequence, solve, suffer
 
 from flashedu.kernels import DEVICE
+from flashedu.processes import run
 
 WORLD = 2
 SEQUENCES = (  # chunks that no tile divides, once with more queries than keys; of 128 columns a Hopper GPU has a kernel of its own

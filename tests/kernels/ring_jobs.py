@@ -1,11 +1,12 @@
 """What the processes of the ring's tests do. Each function is called in every process of a group, with its rank first."""
+import os
+import signal
 import time
 from dataclasses import dataclass
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-from processes import fail
 
 from flashedu import ring
 from flashedu.kernels import numpy_passes
@@ -100,6 +101,16 @@ def suffer(rank, world, victim, how, turn, timeout_s, device="cpu"):
         except ConnectionError as error:
             return error, time.monotonic() - start
     return None, time.monotonic() - start
+
+
+def fail(how, seconds):
+    """One way to be of no more use to the others; a hanging process ends after some seconds."""
+    if how == "raise":
+        raise ArithmeticError("this process fails on purpose")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(seconds)
+    os._exit(1)
 
 
 def disagree(rank, world, calls):
