@@ -8,6 +8,8 @@
 # make test-gpu             what only a GPU shows, on the machine that has it: exactness, determinism, memory
 # make bench                our kernels beside torch's on this machine's GPU; writes into flashedu/results/
 #
+# make class DIR=../my-class   an nbgrader course of the exercises in a new folder: hand out, collect, grade, export
+# make test-class     submissions graded through nbgrader, from handing out to the table of grades
 # make lecture        the demos full screen, without code, for a room; Voilà is installed into .venv-class, once
 # make test-browser   the demos in JupyterLab, in Voilà and as pages, in a real browser; installs Debian's Chromium
 #
@@ -17,13 +19,17 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 GPU_PYTHON := $(or $(wildcard $(VENV_PYTHON)),python3)
 
-.PHONY: lab lecture test notebooks check dev test-browser test-compile test-triton-newest test-gpu bench
+.PHONY: lab lecture class test test-class notebooks check dev test-browser test-compile test-triton-newest test-gpu bench
 
 lab:
 	@$(PYTHON) tools/bootstrap.py lab $(LAB_FLAGS)
 
 lecture:
 	@$(PYTHON) tools/bootstrap.py lecture $(LAB_FLAGS)
+
+class:
+	$(if $(DIR),,$(error Say where the course is to lie, in a folder that does not exist yet: make class DIR=../my-class))
+	@$(PYTHON) tools/bootstrap.py class "$(DIR)"
 
 # a process for each core, and in each of them NumPy and torch on one thread
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -35,6 +41,10 @@ test: dev
 test-browser:
 	@$(PYTHON) tools/bootstrap.py browser
 	$(ONE_THREAD) .venv-class/bin/python -m pytest -q -rs -m browser tests/browser
+
+test-class:
+	@$(PYTHON) tools/bootstrap.py test-class
+	$(ONE_THREAD) .venv-class/bin/python -m pytest -q -rs -n logical --dist loadfile -m nbgrader tests/classroom
 
 test-compile: dev
 	$(VENV_PYTHON) -m pytest -q -rs -m grid tests/kernels/test_compiled.py

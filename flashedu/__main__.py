@@ -1,8 +1,9 @@
-"""python -m flashedu doctor | progress | zoo [exercise ...] | bench [--ladder] [--quick]"""
+"""python -m flashedu doctor | progress | zoo [exercise ...] | bench [--ladder] [--quick] | class DIR | grade DIR"""
 import argparse
 import sys
 
 from flashedu.bench import ladder, speed
+from flashedu.classroom import many
 
 
 def main(argv=None):
@@ -16,6 +17,9 @@ def main(argv=None):
     bench = commands.add_parser("bench", help="how fast our kernels are beside torch's, on this machine's GPU")
     speed.add_arguments(bench)
     ladder.add_arguments(bench)
+    course = commands.add_parser("class", help="lay out an nbgrader course of the exercises in a new folder")
+    course.add_argument("folder", metavar="DIR")
+    many.add_arguments(commands.add_parser("grade", help="grade a folder of submitted notebooks", formatter_class=argparse.RawDescriptionHelpFormatter))
     options = parser.parse_args(argv)
     if options.command == "doctor":
         from flashedu.health import examine
@@ -28,6 +32,13 @@ def main(argv=None):
         return 0
     if options.command == "bench":
         return (ladder if options.ladder else speed).main(options)
+    if options.command == "class":
+        from flashedu.classroom.course import lay_out
+
+        lay_out(options.folder)
+        return 0
+    if options.command == "grade":
+        return many.main(options)
     from flashedu.grading.zoo import kill_matrix
 
     return kill_matrix(options.exercises)

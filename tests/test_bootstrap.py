@@ -220,6 +220,13 @@ def test_the_lecture_is_shown_by_voila_and_takes_its_flags(monkeypatch):
     assert (ROOT / command[3]).exists()
 
 
+def test_a_class_is_laid_out_by_the_teachers_python(monkeypatch):
+    run = []
+    monkeypatch.setattr(bootstrap, "become", run.append)
+    bootstrap.course(["../my class"])
+    assert ".venv-class" in run[0][0] and run[0][1:] == ["-m", "flashedu", "class", "../my class"]
+
+
 def test_an_old_python_can_read_the_file():
     ast.parse((ROOT / "tools/bootstrap.py").read_text(), feature_version=(3, 6))
 

@@ -126,6 +126,22 @@ def test_ids_and_metadata_follow_from_the_source(course):
     assert nb.metadata.language_info == {"name": "python"}
 
 
+@pytest.mark.parametrize("solutions", [True, False])
+def test_nbgrader_is_told_which_cells_are_solutions_and_checks(course, solutions):
+    text = "# %% [markdown]\n# ### BEGIN SOLUTION\n\n# %%\nx = 1\ncheck(f)\n\n# %%\n# exercise: flashedu.small:kernel\n\n\ndef f(x):\n"
+    text += "    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION\n\n# %%\ncheck(f).score\n"
+    nb = build.notebook(course(exercise=text) / "sources/exercises/02_small_things.py", solutions, course())
+    assert nb.cells[0].source == build.BEGIN
+    marks = [cell.metadata.get("nbgrader") for cell in nb.cells]
+    same = {"schema_version": 3, "task": False}
+    assert marks == [
+        None,
+        None,
+        {"grade": False, "grade_id": "f", "locked": False, "solution": True, **same},
+        {"grade": True, "grade_id": "check_f", "locked": True, "points": 1, "solution": False, **same},
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [

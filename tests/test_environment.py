@@ -43,6 +43,8 @@ def test_extras_are_the_ones_that_the_tools_install():
         "dev": ["course", "dev"],
         "newest": ["course", "dev"],
         "lecture": ["course", "class"],
+        "class": ["course", "class"],
+        "test-class": ["course", "class", "dev"],
         "browser": ["course", "class", "dev"],
     }
 
@@ -109,7 +111,7 @@ def test_the_conda_environment_is_the_same_door():
         ("tools/bootstrap.py", {}),
         ("tools/lab_in_browser.py", DEV),
         ("tools/measure_demos.py", DEV),
-        ("tests/**/*.py", CORE | COURSE | DEV),
+        ("tests/**/*.py", CORE | COURSE | CLASS | DEV),
     ],
 )
 def test_every_import_is_in_the_right_list(files, allowed):

@@ -2,6 +2,7 @@
 import ast
 import graphlib
 import io
+import re
 import subprocess
 import sys
 import tokenize
@@ -142,7 +143,7 @@ def test_a_module_is_under_250_lines(path):
 def test_an_algorithm_is_under_150_lines():
     """That is, whatever holds a kernel or a piece of the reference."""
     for path in MODULES:
-        if part(module_name(path)) == "reference" or "\n@triton.jit\n" in path.read_text(encoding="utf-8"):
+        if part(module_name(path)) == "reference" or re.search(r"^@(triton|gluon)\.jit", path.read_text(encoding="utf-8"), re.M):
             assert lines(path) < 150, path
 
 
@@ -161,8 +162,8 @@ BUDGETS = {  # lines of code for each part of the house; the tables of cases and
     "grading": 2100,
     "bench": 600,
     "classroom": 900,
-    "viz and demos": 2800,
-    "the rest": 1400,  # the algorithms, the machine, what exact means, and the front door
+    "viz and demos": 3000,
+    "the rest": 1500,  # the algorithms, the machine, what exact means, and the front door
 }
 
 

@@ -4,7 +4,9 @@
     python3 tools/bootstrap.py dev                            what it takes to build and test it as well
     python3 tools/bootstrap.py newest                         the same in .venv-newest, with the newest Triton
     python3 tools/bootstrap.py lecture [flags for Voilà]      what a teacher needs, in .venv-class, and the lecture demos
-    python3 tools/bootstrap.py browser                        the same with the tests' packages, and Chromium
+    python3 tools/bootstrap.py class DIR                      the same, and an nbgrader course in the folder DIR
+    python3 tools/bootstrap.py test-class                     the same with the tests' packages
+    python3 tools/bootstrap.py browser                        the same, and Chromium
 
 Uses the standard library only, and syntax that Python 3.6 parses, so that an old one can tell its owner what is missing.
 """
@@ -23,6 +25,8 @@ VENVS = {  # .venv is the learner's, and has nothing of the teacher's
     "dev": ".venv",
     "newest": ".venv-newest",
     "lecture": ".venv-class",
+    "class": ".venv-class",
+    "test-class": ".venv-class",
     "browser": ".venv-class",
 }
 EXTRAS = {
@@ -30,6 +34,8 @@ EXTRAS = {
     "dev": ["course", "dev"],
     "newest": ["course", "dev"],
     "lecture": ["course", "class"],
+    "class": ["course", "class"],
+    "test-class": ["course", "class", "dev"],
     "browser": ["course", "class", "dev"],
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -179,6 +185,10 @@ def lecture(flags):
     become(command + flags)
 
 
+def course(flags):
+    become([python_of(os.path.join(ROOT, VENVS["class"])), "-m", "flashedu", "class", *flags])
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in EXTRAS:
         sys.exit(__doc__)
@@ -188,5 +198,5 @@ if __name__ == "__main__":
         sys.exit("Interrupted: the same command starts again from a clean state.")
     if sys.argv[1] == "browser":
         install_browser()
-    if sys.argv[1] in ("lab", "lecture"):
-        {"lab": lab, "lecture": lecture}[sys.argv[1]](sys.argv[2:])
+    if sys.argv[1] in ("lab", "lecture", "class"):
+        {"lab": lab, "lecture": lecture, "class": course}[sys.argv[1]](sys.argv[2:])

@@ -9,7 +9,8 @@ A source is jupytext's py:percent format. A code cell may hold a directive, alon
     # include: flashedu.machine:Machine                         the object's own source
     # exercise: flashedu.reference.online:online_attention      the same, its body between the solution markers
 
-Solutions written by hand use the same markers, `### BEGIN SOLUTION` and `### END SOLUTION`.
+Solutions written by hand use the same markers, `### BEGIN SOLUTION` and `### END SOLUTION`. The cells that hold solutions, and
+those that are `check(function).score`, are marked for nbgrader.
 """
 
 import argparse
@@ -37,6 +38,7 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = "raise NotImplementedError  # your code here"
 PERCENT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
+NEITHER = {"grade": False, "locked": False, "schema_version": 3, "solution": False, "task": False}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT_S = 600
 
@@ -117,14 +119,27 @@ def cut(text: str) -> str:
     return re.sub(rf"^([ \t]*){BEGIN}$.*?^[ \t]*{END}$", rf"\1{STUB}", text, flags=re.DOTALL | re.MULTILINE)
 
 
+def mark(cell: nbformat.NotebookNode) -> None:
+    """Tell nbgrader what a code cell is: a solution, named after the last function that it defines, or a check, worth one point."""
+    if checked := re.fullmatch(r"check\((\w+)\)\.score", cell.source):
+        cell.metadata.nbgrader = {**NEITHER, "grade": True, "locked": True, "points": 1, "grade_id": f"check_{checked[1]}"}
+    elif BEGIN in cell.source:
+        defined = re.findall(r"^def (\w+)", cell.source, re.MULTILINE)
+        if not defined:
+            raise BuildError(f"A solution belongs into a function, but this cell defines none: {cell.source!r}")
+        cell.metadata.nbgrader = {**NEITHER, "solution": True, "grade_id": defined[-1]}
+
+
 def notebook(source: Path, solutions: bool, root: Path = ROOT) -> nbformat.NotebookNode:
     """The notebook that a source describes, not executed. Every byte of it follows from the source."""
-    text = expand(source, root)
-    nb = jupytext.reads(text if solutions else cut(text), fmt=PERCENT)
+    nb = jupytext.reads(expand(source, root), fmt=PERCENT)
     nb.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": LANGUAGE})
     for number, cell in enumerate(nb.cells, start=1):
         cell.id = f"{source.stem.replace('_', '-')}-{number:03d}"
         cell.metadata.pop("lines_to_next_cell", None)
+        if cell.cell_type == "code":
+            mark(cell)
+            cell.source = cell.source if solutions else cut(cell.source)
     return nb
 
 

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flashedu.grading.cases import CASES, GPU_CASES
+from flashedu.grading.cases.hidden import hidden_cases
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Exercise:
     in}, where a check calls it more than once. returned: what it returns, in words, if that is not what is compared. numbers:
     {output: (what too much of it means, what too little)}. peer(*args): naive attention on the same arguments, for a verdict
     to compare errors with, or None. call(fn, args, seconds, case): how an answer in Triton is called (None: plainly).
-    patience: how much longer than usual its cases may take. on_gpu: whether its cases are those for a GPU.
+    patience: how much longer than usual its cases may take. on_gpu: whether its cases are those for a GPU. seed: what its cases
+    are drawn from, a text, or None: the public ones.
     """
 
     name: str
@@ -32,9 +34,12 @@ class Exercise:
     call: Callable = None
     patience: int = 1
     on_gpu: bool = False
+    seed: str = None
 
     @property
     def cases(self):
+        if self.seed is not None:
+            return hidden_cases(self.name, self.seed, self.on_gpu)
         return (GPU_CASES if self.on_gpu else CASES)[self.name]
 
     @property

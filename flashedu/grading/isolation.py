@@ -56,7 +56,7 @@ class _Clipped(io.TextIOBase):
         return len(text)
 
 
-_here = threading.local()  # .busy: this thread is running a learner's code; .child: it is the main one of a child; .send: what it sends with
+_here = threading.local()  # .busy: this thread is running a learner's code; .child: it is the main one of a child; .send: what it sends with; .look: called after each call
 
 
 def call(fn, args, seconds, trace_memory=False):
@@ -88,6 +88,7 @@ def call(fn, args, seconds, trace_memory=False):
         if inspect.iscoroutine(outcome.result):
             outcome.result.close()  # or Python complains later that nobody awaited it
     outcome.seconds = time.perf_counter() - start
+    getattr(_here, "look", lambda: None)()
     outcome.printed = out.text
     outcome.warned = tuple(dict.fromkeys(str(w.message)[:200] for w in caught))
     return outcome
@@ -137,6 +138,11 @@ def in_child(fn, args, seconds):
         receiver.close()
         child.kill()
         child.join()
+
+
+def after_each_call(look):
+    """From now on look() is called after each `call` of this thread, and in its forked children; what it raises ends the check."""
+    _here.look = look
 
 
 def become_child(send):

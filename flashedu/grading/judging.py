@@ -59,10 +59,11 @@ def run_cases(exercise, fn):
     return outcomes
 
 
-def judge(fn, exercise=None, fresh=None):
+def judge(fn, exercise=None, fresh=None, seed=None):
     """The Verdict on fn, an answer to `exercise` (by default the one that fn is named after).
 
     fresh: whether an answer in Triton is taken to a new process, even where a fork would do (by default, only there).
+    seed: what hidden cases are drawn from, a text or a number; by default the cases are the public ones.
     """
     if isolation.busy():
         raise RuntimeError("check was called inside the answer that is being checked: take it out of the function's body.")
@@ -71,18 +72,19 @@ def judge(fn, exercise=None, fresh=None):
         what = f"there is no exercise called {short(name)}" if callable(fn) else f"{short(fn)} is not a function"
         message = f"Nothing was checked: {what}. Pass your function, check(my_function, exercise=\"...\"), with one of {', '.join(EXERCISES)}."
         return Verdict(short(name).strip("'"), "error", 0.0, message)
-    if EXERCISES[name].call is None:
-        return _judged_by(isolation.in_child, fn, EXERCISES[name])
+    asked = replace(EXERCISES[name], seed=None if seed is None else str(seed))
+    if asked.call is None:
+        return _judged_by(isolation.in_child, fn, asked)
     place = here()
     if place.trouble:
         return Verdict(name, *place.trouble)
     if not (place.forks if fresh is None else not fresh):
-        verdict = _judged_by(partial(in_fresh_process, interpret=True), fn, EXERCISES[name])
+        verdict = _judged_by(partial(in_fresh_process, interpret=True), fn, asked)
     else:
-        verdict = _judged_by(isolation.in_child, fn, EXERCISES[name])
+        verdict = _judged_by(isolation.in_child, fn, asked)
     if verdict.passed and place.gpu:
-        exercise = on_gpu(EXERCISES[name])
-        return _both(verdict, _judged_by(partial(in_fresh_process, interpret=False), fn, exercise), exercise.checks)
+        asked = on_gpu(asked)
+        return _both(verdict, _judged_by(partial(in_fresh_process, interpret=False), fn, asked), asked.checks)
     if verdict.passed:
         verdict.message += " That was in Triton's interpreter, which shows neither TF32 nor programs that run at once: where there is a GPU, a check goes on there."
     return verdict
@@ -91,7 +93,7 @@ def judge(fn, exercise=None, fresh=None):
 def _both(first, second, checks):
     """One Verdict from that of the interpreter, which was passed, and that of the GPU, whose checks are called `checks`."""
     marks = {**dict(first.checks), **{name: "not run" for name in checks if name not in dict(first.checks)}, **dict(second.checks)}
-    score = 1.0 if second.passed else sum(state == "passed" for state in marks.values()) / len(marks)
+    score = 1.0 if second.passed else round(sum(state == "passed" for state in marks.values()) / len(marks), 3)
     message = f"In the interpreter: {first.message}\n\nOn the GPU: {second.message}"
     return replace(second, checks=tuple(marks.items()), message=message, score=score, seconds=first.seconds + second.seconds)
 
@@ -186,7 +188,7 @@ def _verdict(exercise, state, message, outcomes, start, failed=None, mistake=Non
         else:  # not reached, or its cases failed by another check
             marks.append((check, "not run"))
     earned = sum(s == "passed" for _, s in marks) if tried - failing else 0  # no credit for the right shape of a wrong answer
-    score = 1.0 if state == "passed" else earned / len(marks)
+    score = 1.0 if state == "passed" else round(earned / len(marks), 3)
     return Verdict(exercise.name, state, score, message, tuple(marks), failed, mistake and mistake.slug, time.perf_counter() - start)
 
 

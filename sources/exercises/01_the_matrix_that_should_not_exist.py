@@ -3,8 +3,9 @@
 #
 # Three functions. Write each body where it says `your code here`, run the cell, then run the check below it. A check
 # that fails tells you the smallest input on which it failed, what you returned there and what is right; if your
-# answer behaves like a mistake that others have made, it says which. If you are stuck, `hint("stable_softmax", 1)`
-# nudges, 2 explains, 3 nearly tells. Chapter 1 has the ideas.
+# answer behaves like a mistake that others have made, it says which. The number below its card is the score: the share of
+# its checks that passed, 1.0 when all did. If you are stuck, `hint("stable_softmax", 1)` nudges, 2 explains, 3 nearly tells.
+# Chapter 1 has the ideas.
 
 # %%
 import numpy as np
@@ -33,7 +34,7 @@ expected = np.array([[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]])
 # exercise: flashedu.reference.softmax:stable_softmax
 
 # %%
-check(stable_softmax)
+check(stable_softmax).score
 
 # %% [markdown]
 # ## 2. `naive_attention`
@@ -58,7 +59,7 @@ expected = np.array([[3.0]])
 # exercise: flashedu.reference.attention:naive_attention
 
 # %%
-check(naive_attention)
+check(naive_attention).score
 
 # %% [markdown]
 # If you are stuck, a hint. The first is a nudge; ask for 2 or 3 if it does not help.
@@ -87,7 +88,7 @@ expected = (8, 16)  # naive_traffic(n=2, head_dim=1, heads=1, kv_heads=1, itemsi
 # exercise: flashedu.cost:naive_traffic
 
 # %%
-check(naive_traffic)
+check(naive_traffic).score
 
 # %% [markdown]
 # With it, the numbers of chapter 1 for any model are one call away. One layer of Llama-3-8B with 8192 tokens in

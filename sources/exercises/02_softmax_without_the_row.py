@@ -41,7 +41,7 @@ expected = np.array([0.0, 7.0, -np.inf]), np.array([3.0, 1.0, 0.0])
 # exercise: flashedu.reference.online:update_normalizer
 
 # %%
-check(update_normalizer)
+check(update_normalizer).score
 
 # %% [markdown]
 # ## 2. Two states become one: `merge_states`
@@ -67,7 +67,7 @@ expected = np.array([np.log(3)]), np.array([4 / 3]), np.array([[28 / 3]])
 # exercise: flashedu.reference.online:merge_states
 
 # %%
-check(merge_states)
+check(merge_states).score
 
 # %% [markdown]
 # ## 3. Attention, block by block: `online_attention`
@@ -95,7 +95,7 @@ expected = np.array([[3.0]])  # for block_size 1, 2, 3 and 100
 # exercise: flashedu.reference.online:online_attention
 
 # %%
-check(online_attention)
+check(online_attention).score
 
 # %% [markdown]
 # Then look at it from outside. The next cell runs your function whenever you move a slider, and shows its error,

@@ -38,7 +38,7 @@ expected_lse = np.array([-np.inf, 0.0, np.log(2)])  # for any block sizes, with 
 # exercise: flashedu.reference.tiled:tiled_attention
 
 # %%
-check(tiled_attention)
+check(tiled_attention).score
 
 # %% [markdown]
 # Then look at it from outside. The next cell runs your function whenever you move a slider. The error and the memory
@@ -72,7 +72,7 @@ expected = (8, 16)  # block_sizes(1024, 8, 2)
 # exercise: flashedu.cost:block_sizes
 
 # %%
-check(block_sizes)
+check(block_sizes).score
 
 # %% [markdown]
 # ## 3. With every byte counted: `tiled_on_machine`
@@ -139,7 +139,7 @@ except SramOverflow as overflow:
 # exercise: flashedu.reference.tiled:tiled_on_machine
 
 # %%
-check(tiled_on_machine)
+check(tiled_on_machine).score
 
 # %% [markdown]
 # If you are stuck: `hint("tiled_on_machine", 1)`.

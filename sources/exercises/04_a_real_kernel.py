@@ -52,7 +52,7 @@ expected = torch.tensor([[0.125, 0.25, 0.625], [0.5, 0.0, 0.5]])  # triton_softm
 # exercise: flashedu.kernels.softmax:triton_softmax
 
 # %%
-check(triton_softmax)
+check(triton_softmax).score
 
 # %% [markdown]
 # If the check says that a program wrote past the end of a tensor, or that a result is NaN where it should not
@@ -164,7 +164,7 @@ def flash_forward(q, k, v, causal=False):
     ### END SOLUTION
 
 # %%
-check(flash_forward)
+check(flash_forward).score
 
 # %% [markdown]
 # If you are stuck: `hint("flash_forward", 1)`.

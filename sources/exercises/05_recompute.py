@@ -38,7 +38,7 @@ expected_dv = np.array([[0.5], [0.5]])
 # exercise: flashedu.reference.backward:attention_backward
 
 # %%
-check(attention_backward)
+check(attention_backward).score
 
 # %% [markdown]
 # ## 2. From lse, by tiles: `tiled_backward`
@@ -63,7 +63,7 @@ o, lse = np.array([[3.0]]), np.array([np.log(2.0)])  # tiled_backward(q, k, v, o
 # exercise: flashedu.reference.backward:tiled_backward
 
 # %%
-check(tiled_backward)
+check(tiled_backward).score
 
 # %% [markdown]
 # ## 3. In Triton: `flash_backward`
@@ -204,7 +204,7 @@ def flash_backward(q, k, v, o, lse, do, causal=False):
 
 
 # %%
-check(flash_backward)
+check(flash_backward).score
 
 # %% [markdown]
 # Without a GPU the check runs your kernels in Triton's interpreter, which takes a few seconds; with one it

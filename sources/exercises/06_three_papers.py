@@ -48,7 +48,7 @@ expected_o, expected_lse = np.array([[7.0]]), np.array([np.log(4)])  # in machin
 # exercise: flashedu.reference.version1:fa1_on_machine
 
 # %%
-check(fa1_on_machine)
+check(fa1_on_machine).score
 
 # %% [markdown]
 # What does the loop order cost? The next cell computes the bytes of one head in closed form, in 16 bits, with the
@@ -103,7 +103,7 @@ expected = np.array([[1.0]]), 1  # lazy_attention(q, k, v, 1, 4.0)
 # exercise: flashedu.reference.lazy:lazy_attention
 
 # %%
-check(lazy_attention)
+check(lazy_attention).score
 
 # %% [markdown]
 # How many rescalings does that save? Random queries and keys, the head dimension and the block of a real kernel. Make
@@ -156,7 +156,7 @@ expected_product = np.array([[16.0]])  # of q' and k', as of q and k
 # exercise: flashedu.reference.quantize:rotate
 
 # %%
-check(rotate)
+check(rotate).score
 
 # %% [markdown]
 # And what is it good for? The next cell rounds q, k, v and P to fp8 as version 3 does, on inputs with outliers: one element in a

@@ -27,7 +27,7 @@ expected = 64 / 24  # attention_intensity(1, 4, 2, 2, 1, 1)
 # exercise: flashedu.cost:attention_intensity
 
 # %%
-check(attention_intensity)
+check(attention_intensity).score
 
 # %% [markdown]
 # When it is exact, try it: one query at a cache of 131,072 keys, 32 query heads, 8 key heads, $D = 128$, 2 bytes.
@@ -47,7 +47,7 @@ expected = 96  # kv_cache_bytes(3, 2, 1, 4, 2)
 # exercise: flashedu.cost:kv_cache_bytes
 
 # %%
-check(kv_cache_bytes)
+check(kv_cache_bytes).score
 
 # %% [markdown]
 # ## 3. `attention_flop_share`
@@ -62,7 +62,7 @@ check(kv_cache_bytes)
 # exercise: flashedu.cost:attention_flop_share
 
 # %%
-check(attention_flop_share)
+check(attention_flop_share).score
 
 # %% [markdown]
 # A hint, if you need one. The first is a nudge; ask for 2 or 3 if it does not help.

@@ -33,7 +33,7 @@ expected = np.array([[2.0]]), np.array([np.log(2)])
 # exercise: flashedu.reference.decode:split_kv_attention
 
 # %%
-check(split_kv_attention)
+check(split_kv_attention).score
 
 # %% [markdown]
 # A hint, if you need one.

@@ -1,0 +1,131 @@
+"""`python -m flashedu grade`: a folder of submitted notebooks, each in a process of its own."""
+import hashlib
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from flashedu.classroom import sheets, similar
+from flashedu.classroom.find import submissions
+from flashedu.classroom.handed_out import Unreadable, code_cells, read_handed_out
+from flashedu.classroom.one import ROOT, STATES, Graded, Limits, grade_notebook
+from flashedu.grading import isolation
+from flashedu.grading.verdict import Verdict
+
+HELP = """\
+The folder holds submissions as a folder for each student, as nbgrader collects them, or as flat files that begin with a student's name.
+It writes GRADES.csv, a row for each student and a column for each exercise (a point each), for the gradebook, and GRADES.details.csv,
+a row for each exercise of each file, with the verdict's words. Run it again to go on where it was interrupted, or when files came or
+changed: what is graded already, by the same grader with the same seed, is kept.
+
+What may be said of a file:
+"""
+
+
+def add_arguments(parser):
+    """The options of the command."""
+    parser.description = HELP + "\n".join(f"  {state:<12}{sentence}" for state, sentence in STATES.items())
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of submissions")
+    parser.add_argument("--csv", type=Path, required=True, metavar="GRADES.csv", help="where the grades go")
+    parser.add_argument("--seed", help="a secret text: the cases that answers are tried on are drawn from it (default: the cases of check)")
+    parser.add_argument("--handed-out", type=Path, default=ROOT / "exercises", metavar="DIR", help="the notebooks as they were handed out (default: exercises/)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time (default: 2)")
+    parser.add_argument("--seconds", type=float, default=Limits.seconds, metavar="S", help="how long the cells of a notebook may run, beside its checks (default: %(default)g)")
+    parser.add_argument("--gradescope", type=Path, metavar="DIR", help="also write Gradescope's results.json, in a folder for each student")
+    parser.add_argument("--similar", action="store_true", help="also list answers of different students that are nearly the same code, and write GRADES.similar.csv")
+
+
+def main(options):
+    """Grade the folder; returns the exit status, 1 if it was interrupted."""
+    if sys.platform == "win32":
+        raise SystemExit("Nothing was graded: grading needs processes as Linux and macOS have them. Windows has a Linux inside, WSL.")
+    handed_out = [read_handed_out(path) for path in sorted(options.handed_out.glob("*.ipynb"))]
+    handed_out = [handed for handed in handed_out if handed.exercises]
+    for refused, why in (
+        (not options.folder.is_dir(), f"{options.folder} is not a folder"),
+        (not handed_out, f"{options.handed_out} holds no notebook with exercises of this course"),
+        (options.jobs < 1 or not options.seconds > 0, "--jobs and --seconds must be more than 0"),
+    ):
+        if refused:
+            raise SystemExit(f"Nothing was graded: {why}.")
+    options.csv.parent.mkdir(parents=True, exist_ok=True)
+    found, limits = submissions(options.folder, handed_out), Limits(seconds=options.seconds)
+    graders = {name: _grader(cells, options.seed, limits) for name, cells in (("", ()), *((handed.name, handed.cells) for handed in handed_out))}
+    details = sheets.details_file(options.csv)
+    rows = _kept(sheets.read_details(details), found, graders)
+    sheets.write_table(details, rows, sheets.DETAILS)
+    done = {row["file"] for row in rows}
+    todo = [one for one in found if sheets.cell(one.file) not in done]
+    whole = _grade(todo, options, limits, graders, details)
+    place = {sheets.cell(one.file): number for number, one in enumerate(found)}
+    rows = sorted(sheets.read_details(details), key=lambda row: place[row["file"]])
+    sheets.write_table(details, rows, sheets.DETAILS)
+    sheets.write_table(options.csv, *sheets.gradebook(rows, handed_out))
+    print("\n".join(sheets.summary(rows)))
+    if options.gradescope:
+        sheets.write_gradescope(options.gradescope, rows)
+    if options.similar:
+        similar.report(options, found, handed_out)
+    if not whole:
+        print(f"Interrupted: {len(found) - len({row['file'] for row in rows})} of {len(found)} files are not graded yet. The same command goes on.")
+    return 0 if whole else 1
+
+
+def _grader(cells, seed, limits):
+    """A hash of all that a grade depends on beside the submission: the package's sources, the notebook handed out, seed and limits."""
+    sources = b"".join(path.read_bytes() for path in sorted(Path(ROOT, "flashedu").rglob("*.py")))
+    return hashlib.sha256(sources + repr((cells, seed, limits)).encode()).hexdigest()[:16]
+
+
+def _kept(rows, found, graders):
+    """The rows of files that need not be graded again."""
+    by_file = {}
+    for row in rows:
+        by_file.setdefault(row["file"], []).append(row)
+    kept = []
+    for one in found:
+        own = by_file.get(sheets.cell(one.file), [])
+        exercises, name = (one.handed.exercises, one.handed.name) if one.handed else (("",), "")
+        if [row["exercise"] for row in own] == list(exercises) and all(
+            (row["digest"], row["grader"]) == (one.digest, graders[name]) and row["submission"] != "not graded" for row in own
+        ):
+            kept += own
+    return kept
+
+
+def _grade(todo, options, limits, graders, details):
+    """Grade the submissions and append their rows as they come; returns whether it was not interrupted."""
+    from tqdm import tqdm
+
+    stop = threading.Event()
+
+    def grade(one):
+        if one.handed is None:
+            return _unknown(options.folder / one.file)
+        try:
+            return grade_notebook(options.folder / one.file, one.handed, options.seed, limits, stop.is_set)
+        except Exception as error:  # one submission that the grader fails on is not to cost the others
+            none = tuple(Verdict(name, "not attempted", 0.0, "") for name in one.handed.exercises)
+            return Graded("not graded", f"The grader failed: {isolation.summary(error)}", none, 0.0)
+
+    bar = tqdm(total=len(todo), unit="notebook", disable=None)  # that is, where there is no terminal
+    with open(details, "a", encoding="utf-8", newline="") as file, ThreadPoolExecutor(options.jobs) as pool, bar:
+        futures = {pool.submit(grade, one): one for one in todo}
+        try:
+            for future in as_completed(futures):
+                one = futures[future]
+                sheets.append(file, sheets.rows_of(one, future.result(), graders[one.handed.name if one.handed else ""]))
+                bar.update()
+        except KeyboardInterrupt:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            return False
+    return True
+
+
+def _unknown(path):
+    try:
+        code_cells(path)
+    except Unreadable as error:
+        return Graded("unreadable", str(error), (), 0.0)
+    return Graded("unknown", STATES["unknown"], (), 0.0)

@@ -1,0 +1,126 @@
+"""What comes of grading: a table for the gradebook, one with every detail, and Gradescope's results."""
+import csv
+import io
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+DETAILS = ("student", "notebook", "exercise", "score", "state", "failed", "mistake", "message", "submission", "reason", "seconds", "file", "digest", "grader")
+
+LONGEST = 30_000  # characters of a cell; spreadsheets take a few more
+
+
+def details_file(path):
+    """Where the details of grades.csv are: grades.details.csv."""
+    return Path(path).with_suffix(".details.csv")
+
+
+def rows_of(submission, graded, grader):
+    """The rows of one file in the table of details, as dicts of texts; one row, without an exercise, for a file that is no notebook of the course."""
+    own = {"student": submission.student, "notebook": submission.handed.name if submission.handed else "", "submission": graded.state, "reason": graded.reason,
+           "file": submission.file, "digest": submission.digest, "grader": grader}
+    rows = [{**own, **{name: getattr(row, name) for name in ("exercise", "state", "failed", "mistake", "message")},
+             "score": f"{row.score:g}", "seconds": f"{row.seconds:.2f}"} for row in graded.exercises]
+    return [{name: cell(row.get(name)) for name in DETAILS} for row in rows or [own]]
+
+
+def cell(value):
+    """A text that every program can read, and that no spreadsheet takes for a formula."""
+    text = "" if value is None else str(value).replace("\0", "").encode("utf-8", "backslashreplace").decode()[:LONGEST]
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _lines(rows, columns):
+    text = io.StringIO()
+    csv.DictWriter(text, columns, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def read_details(path):
+    """The rows of a table of details, without one that was cut off; none if there is no file."""
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        rows = [row for row in reader if row["grader"]] if tuple(reader.fieldnames or ()) == DETAILS else None
+    if rows is None:
+        raise SystemExit(f"Nothing was graded: {path} is there, and is no table of details of this program. Move it away, or give another name.")
+    return rows
+
+
+def write_table(path, rows, columns):
+    """A CSV file, all of it or, if something goes wrong meanwhile, the one that was there."""
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    scratch.write_text(_lines([dict(zip(columns, columns)), *rows], columns), encoding="utf-8")
+    scratch.replace(path)
+
+
+def append(file, rows):
+    """Add the rows of one submission to an open table, in one write."""
+    file.write(_lines(rows, DETAILS))
+    file.flush()
+
+
+def people(rows):
+    """{label: rows} for each student; where a student has two files for one notebook, a label and an entry for each file."""
+    files = {}
+    for row in rows:
+        files.setdefault(row["student"], {}).setdefault(row["notebook"], {}).setdefault(row["file"], []).append(row)
+    named = {}
+    for student, notebooks in files.items():
+        twice = any(notebook and len(found) > 1 for notebook, found in notebooks.items())
+        for found in notebooks.values():
+            for file, own in found.items():
+                named.setdefault(f"{student} ({file})" if twice else student, []).extend(own)
+    return named
+
+
+def gradebook(rows, handed_out):
+    """(rows, columns) of the table with a row for each student and a column for each exercise of the notebooks that were handed in."""
+    exercises = [name for handed in handed_out if any(row["notebook"] == handed.name for row in rows) for name in handed.exercises]
+    columns = ("student", *exercises, "total", "out of", "remarks")
+    table = []
+    for label, own in people(rows).items():
+        scores = {row["exercise"]: row["score"] for row in own if row["exercise"]}
+        total = sum(map(float, scores.values()))
+        table.append({"student": label, **scores, "total": f"{total:g}", "out of": len(exercises), "remarks": " ".join(_remarks(label, own))})
+    return table, columns
+
+
+def _remarks(label, rows):
+    if label != rows[0]["student"]:
+        yield "One of several files for the same notebook under one name: two students, or one who handed in twice."
+    for file, row in {row["file"]: row for row in rows}.items():
+        if row["submission"] != "graded":
+            yield f"{file} {row['submission']}: {row['reason']}"
+
+
+def write_gradescope(folder, rows):
+    """STUDENT/results.json for each student, or results.json for a submission without a name."""
+    for label, own in people(rows).items():
+        tests = [{"name": row["exercise"], "score": float(row["score"]), "max_score": 1.0, "output": row["message"], "visibility": "visible"} for row in own if row["exercise"]]
+        said = " ".join(_remarks(label, own)) or "Each exercise counts one point, by the share of its checks that were passed."
+        path = Path(folder, label.replace("/", "_"), "results.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"score": sum(test["score"] for test in tests), "output": said, "tests": tests}, indent=1) + "\n", encoding="utf-8")
+
+
+def summary(rows):
+    """What was graded, in lines of text: how each exercise went, and the mistakes that were made most."""
+    files = {row["file"]: row["submission"] for row in rows}
+    states = ", ".join(f"{count} {state}" for state, count in Counter(files.values()).most_common())
+    lines = [f"{len(files)} files of {len({row['student'] for row in rows})} students: {states}."]
+    by_exercise = {}
+    for row in rows:
+        by_exercise.setdefault(row["exercise"], []).append(row)
+    by_exercise.pop("", None)
+    if by_exercise:
+        lines.append(f"{'exercise':<22}{'files':>6}{'passed':>8}{'not attempted':>15}{'mean':>7}  most frequent mistakes")
+    for name, own in by_exercise.items():
+        count, mistakes = Counter(row["state"] for row in own), Counter(row["mistake"] for row in own if row["mistake"])
+        mean = sum(float(row["score"]) for row in own) / len(own)
+        said = ", ".join(f"{slug} ({times})" for slug, times in mistakes.most_common(3))
+        lines.append(f"{name:<22}{len(own):>6}{count['passed']:>8}{count['not attempted']:>15}{mean:>7.2f}  {said}".rstrip())
+    lines += [f"Several files for one notebook: {label}" for label, own in people(rows).items() if label != own[0]["student"]]
+    return lines
