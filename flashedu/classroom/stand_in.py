@@ -19,6 +19,9 @@ class StandIn(types.ModuleType):
             raise AttributeError(name)
         raise AttributeError(_refused(f"{self.__name__}.{name}"))
 
+    def __reduce__(self):  # in a process of its own, as kernels on a GPU have it, it is the real one
+        return _real, (self.__name__,)
+
 
 class Silent:
     """Whatever is done with it, nothing happens and nothing is shown."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from flashedu.classroom import guard, stand_in
 from flashedu.grading import EXERCISES, isolation
+from flashedu.grading.exercises import on_gpu
 from flashedu.grading.judging import GRACE_S, judge
 from flashedu.grading.outcome import TIME_LIMIT_S
 from flashedu.grading.tensors.fresh import STARTING_S
@@ -95,10 +96,16 @@ def _grade(request, send):
     for name in request["exercises"]:
         if name not in namespace:
             continue  # the other side sees that there is no row
-        exercise = EXERCISES[name]
-        send(TIME_LIMIT_S * exercise.patience + GRACE_S + (STARTING_S if exercise.call else 0), judging=name)
+        send(_judging_s(EXERCISES[name]), judging=name)
         send(verdict=vars(judge(namespace[name], name, seed=request["seed"])))
     send(end="", reason="")
+
+
+def _judging_s(exercise):
+    """The longest that `judge` takes: in Triton, new processes in the interpreter and then on the GPU."""
+    if exercise.call is None:
+        return TIME_LIMIT_S * exercise.patience + GRACE_S
+    return TIME_LIMIT_S * (exercise.patience + on_gpu(exercise).patience) + 2 * (GRACE_S + STARTING_S)
 
 
 def _limit(memory_bytes, output_bytes):

@@ -1,4 +1,5 @@
 """No point is to be had by editing checks, by overwriting what judges, or by importing the course's answers."""
+import pickle
 import sys
 
 import pytest
@@ -71,6 +72,12 @@ def test_a_notebook_may_use_what_was_handed_out_and_no_answer_to_it():
     for number in range(1, 9):
         handed = read_handed_out(handed_out(number))
         assert handed.exercises and not {name.rpartition(".")[2] for name in handed.uses} & set(handed.exercises)
+
+
+def test_what_travels_to_another_process_finds_the_package_there():
+    import flashedu.machine
+
+    assert pickle.loads(pickle.dumps(stand_in(("flashedu.machine.Machine",)).machine)) is flashedu.machine
 
 
 def test_the_stand_in_is_silent_and_has_nothing_else(monkeypatch):
