@@ -4,6 +4,12 @@
 # Run the notebook, then move any slider: <kbd>Tab</kbd> reaches the next one, the arrow keys move it.
 
 # %% jupyter={"source_hidden": true}
+import os
+
+# Small products: one core is fastest, and the browser needs the other. NumPy reads this when it is loaded.
+os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
+
+# %% jupyter={"source_hidden": true}
 from IPython.display import HTML
 
 from flashedu import demos
