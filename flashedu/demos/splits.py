@@ -3,7 +3,7 @@ from flashedu.demos.demo import Demo, menu, slider
 from flashedu.hardware import GPUS
 from flashedu.viz.splits import splits_drawing
 
-SPLITS = [1, 2, 4, 8, 16, 24, 32, 33, 40, 48, 64, 66, 96, 128, 192, 256, 512]
+SPLITS = [1, 2, 4, 8, 16, 24, 32, 33, 34, 40, 48, 64, 66, 96, 128, 192, 256, 512]
 LENGTHS = [(f"{2**e:,}", 2**e) for e in range(9, 18)]
 BATCHES = [1, 2, 4, 8, 16, 32, 64]
 KV_HEADS = [1, 2, 4, 8, 16, 32]

@@ -96,7 +96,7 @@ def splits_for(heads, tiles, multiprocessors):
     """How many parts the keys of each of `heads` tiles of rows are split into, `tiles` tiles of keys, to have the GPU done soonest.
 
     There are heads * splits programs. The device works on PROGRAMS * multiprocessors of them at a time, in waves, and one of
-    them takes as long as ceil(tiles / splits) + START tiles. Of equals the fewest, and never more than a wave.
+    them takes as long as ceil(tiles / splits) + START tiles. Of equals the fewest, and never more parts than places.
     """
     places = PROGRAMS * multiprocessors
     return min(range(1, max(1, min(tiles, places)) + 1), key=lambda splits: -(-heads * splits // places) * (-(-tiles // splits) + START))

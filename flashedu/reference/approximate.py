@@ -43,9 +43,9 @@ def linear_attention(q, k, v):
 
     o_i = phi(q_i) [sum_j phi(k_j) v_j^T] / phi(q_i) . [sum_j phi(k_j)], with phi(x) = elu(x) + 1: both
     brackets are the same for all queries, so no (Nq, Nk) matrix exists. Takes q (Nq, D), k (Nk, D),
-    v (Nk, Dv), of one dtype; returns (Nq, Dv) of the same dtype. Source: Katharopoulos, Vyas, Pappas
-    and Fleuret 2020, section 3.2.
+    v (Nk, Dv), of one dtype; returns (Nq, Dv) of the same dtype, and 0 for a query all of whose weights
+    underflow. Source: Katharopoulos, Vyas, Pappas and Fleuret 2020, section 3.2.
     """
     q, k = (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))  # phi
     total = q @ k.sum(axis=0)  # (Nq,)
-    return q @ (k.T @ v) / np.where(total == 0, 1, total)[:, None]  # 0 if every phi underflows
+    return q @ (k.T @ v) / np.where(total == 0, 1, total)[:, None]

@@ -32,15 +32,19 @@ def shared_prefix_attention(q, k, v, suffixes):
 
     Takes the queries of all sequences one below the other, q (sequences * R, D), the prefix k (Nk, D), v (Nk, Dv), and
     for each sequence the pair (k_i, v_i) of what follows the prefix, of any length. No mask: queries are the last tokens,
-    as in decoding. Returns o (sequences * R, Dv). Raises ValueError unless every sequence has as many queries.
-    Source: Juravsky et al. 2024 (Hydragen), section 3.
+    as in decoding. Returns o (sequences * R, Dv). Raises ValueError unless every sequence has as many queries and values
+    as wide as the prefix. Source: Juravsky et al. 2024 (Hydragen), section 3.
     """
+    if not isinstance(suffixes, (list, tuple)):
+        raise TypeError(f"suffixes must be a list of pairs (k_i, v_i), but it is {short(suffixes)}.")
     if len(suffixes) == 0 or len(q) % len(suffixes):
         raise ValueError(f"q must have the same number of rows for each suffix, but it has {len(q)} rows for {len(suffixes)} suffixes.")
     before, r, outputs = attention_state(q, k, v), len(q) // len(suffixes), []
     for i, (k_i, v_i) in enumerate(suffixes):
         rows = slice(i * r, (i + 1) * r)
         attention_inputs(q[rows], k_i, v_i)
+        if v_i.shape[1] != v.shape[1]:
+            raise ValueError(f"values must have {v.shape[1]} columns, as those of the prefix, but those of suffix {i} have {v_i.shape[1]}.")
         _, l, o = merge_states(tuple(x[rows] for x in before), attention_state(q[rows], k_i, v_i))
         outputs.append(o / l[:, None])
     return np.concatenate(outputs)
@@ -71,14 +75,14 @@ def paged_attention(q, k, v, table, block_size, n):
 
     Takes q (Nq, D), the pool k (rows, D), v (rows, Dv) of all sequences, where page p is the rows from p * block_size on,
     and the sequence's pages in their order; its last page may be partly filled. No mask. Returns o (Nq, Dv).
-    Raises ValueError for a table that does not fit. Source: Kwon et al. 2023 (PagedAttention), section 4.1.
+    Raises TypeError or ValueError for a table that does not fit. Source: Kwon et al. 2023 (PagedAttention), section 4.1.
     """
+    if np.ndim(table) != 1:
+        raise TypeError(f"table must be a list of pages, but it is {short(table)}.")
     pages = [positive_int("a page of table", page, least=0) for page in table]
     if len(pages) != -(-n // block_size) or any((page + 1) * block_size > len(k) for page in pages):
         raise ValueError(f"table must hold {-(-n // block_size)} pages of {block_size} rows, all of them within {len(k)} rows, but it is {short(table)}.")
-    states = []
-    for place, page in enumerate(pages):
-        rows = slice(page * block_size, page * block_size + min(block_size, n - place * block_size))  # the rest belongs to nobody
-        states.append(attention_state(q, k[rows], v[rows]))
-    _, l, o = functools.reduce(merge_states, states)
+    starts = [page * block_size for page in pages]
+    runs = [slice(start, start + min(block_size, n - place * block_size)) for place, start in enumerate(starts)]  # no more than n in all
+    _, l, o = functools.reduce(merge_states, (attention_state(q, k[rows], v[rows]) for rows in runs))
     return o / l[:, None]

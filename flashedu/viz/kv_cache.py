@@ -4,7 +4,7 @@ from flashedu.viz.curves import duration, size
 from flashedu.viz.figure import COLOURS
 from flashedu.viz.memory import MODELS
 from flashedu.viz.roofline import attainable_flops
-from flashedu.viz.svg import INK, SIZE, Drawing, Plot, line, path, polyline, rect, text
+from flashedu.viz.svg import INK, PAPER, SIZE, Drawing, Plot, line, path, polyline, rect, text
 
 PLOT = Plot((84, 112, 540, 430), (2**10, 2**20), (1e6, 1e15), log="xy")  # tokens in the cache, bytes
 HEIGHT = 490
@@ -37,7 +37,6 @@ def _axes(gpu):
         rect(left, top, right - left, y - top, COLOURS["masked"], opacity=0.15),
         PLOT.frame("tokens in the cache", "bytes of keys and values", "{:,}".format, size, ticks, sizes),
         line(left, y, right, y, INK, stroke_width=3),
-        text(94, 138, f"does not fit: {gpu.name}, {size(gpu.hbm_bytes)}"),
     ]
 
 
@@ -55,7 +54,8 @@ def kv_cache_drawing(name, gpu, n, batch, itemsize):
     kv_heads = shared(model)
     steps = {which: step(model, kv, gpu, n, batch, itemsize) for which, kv in kv_heads.items()}
     drawn = [*_axes(gpu), line(PLOT.x(n), PLOT.box[1], PLOT.x(n), PLOT.box[3], INK, stroke_width=1.5, stroke_dasharray="2 4")]
-    rows = ["kv_heads", "cache", "FLOP / byte", "of the ridge", "at best", "tokens / s", "naive adds", "fits"]
+    drawn.append(text(94, 138, f"does not fit: {gpu.name}, {size(gpu.hbm_bytes)}", stroke=PAPER, stroke_width=5, paint_order="stroke"))
+    rows = ["kv_heads", "cache", "FLOP / byte", "of the ridge", "at best", "tokens / s", "naive adds", "cache fits"]
     drawn += [text(566, 176 + 30 * i, row) for i, row in enumerate(rows)]
     for column, (which, kv) in zip((770, 858, 944), kv_heads.items()):
         cache_bytes, intensity, seconds, more = steps[which]

@@ -44,9 +44,9 @@ def ring_drawing(ways):
         drawn.append(text(left + 10, y + 22, "all", size=16))
         drawn += [text(left + MARGIN + r * COLUMN + SIDE / 2, y + 22, amount(each), anchor="middle", weight="bold") for r, each in enumerate(total)]
         drawn.append(text(left + MARGIN + world * COLUMN + 10, y + 22, amount(sum(longest)), weight="bold"))
-        told.append(f"{name}: the processes compute {', '.join(map(amount, total))} squares, and the steps last {amount(sum(longest))}")
-    caption = ("Each rank is a process. Rows of a square are its two chunks of queries, columns those of the keys that visit (k3: of rank 3); what is filled is computed. A step "
-               f"lasts as long as its busiest process. {'. '.join(told)}.")
+        told.append(f"{name.capitalize()}: the processes compute {', '.join(map(amount, total))} squares, and the steps last {amount(sum(longest))}")
+    caption = ("Each rank is a process. Rows of a square are its two chunks of queries, columns those of the keys that visit (k3: of rank 3), which then move on along the lines, and from "
+               f"the last rank to the first; what is filled is computed. A step lasts as long as its busiest process. {'. '.join(told)}.")
     return Drawing("".join(drawn), TOP + len(work) * ROW + 40, caption)
 
 

@@ -29,7 +29,7 @@ def bandwidth_share(heads, tiles, splits, multiprocessors):
 
 @functools.lru_cache(1024)
 def best_splits(heads, tiles, multiprocessors):
-    """The least number of parts, one wave at most, that reaches the largest share."""
+    """The least number of parts, no more than there are places, that reaches the largest share."""
     most = max(1, min(tiles, PROGRAMS * multiprocessors))
     return max(range(1, most + 1), key=lambda splits: bandwidth_share(heads, tiles, splits, multiprocessors))
 
@@ -55,7 +55,7 @@ def splits_drawing(splits, n, batch, kv_heads, gpu_name):
     caption = (
         f"A decoding step, one layer, {plural(batch, 'sequence')} with {n:,} tokens in the cache, {plural(kv_heads, 'key head')}, "
         f"D = {HEAD_DIM}, 2 bytes: {plural(programs, 'program')} in {plural(waves, 'wave')}. Predicted {share:.1%} of the bandwidth; the best is {best:.1%}, "
-        f"with {plural(best_splits(heads, tiles, device.sms), 'part')}.")
+        f"with {plural(best_splits(heads, tiles, device.sms), 'part')}. Each square is a multiprocessor, its halves are its places.")
     note = ""
     if splits > tiles:
         note = f"There are only {tiles} tiles of {BLOCK_K} keys: {splits - tiles} parts are empty. The empty state changes nothing, but it takes a program."
@@ -102,7 +102,7 @@ def _parts(splits, tiles):
     middle = [LEFT + pitch * part + (pitch - gap) / 2 for part in range(count)]
     merge = "".join(f"M{number(x)} {STATES + THICK + 2}L{number(WIDTH / 2 + (x - WIDTH / 2) / 5)} {MERGED - 2}" for x in middle)
     wide = (RIGHT - LEFT) / 5
-    each = f"{tiles // splits}" if tiles % splits == 0 else f"{tiles // splits} or {tiles // splits + 1}"
+    each = f"{tiles // splits:,}" if tiles % splits == 0 else f"{tiles // splits:,} or {tiles // splits + 1:,}"
     return [
         text(LEFT, CACHE - 12, f"keys and values of one head: {tiles:,} tiles of {BLOCK_K} keys, {each} a part"),
         path(merge, stroke=FAINT, stroke_width=1.5), _dashed(CACHE + THICK + 2, STATES - CACHE - THICK - 4, FAINT, links),

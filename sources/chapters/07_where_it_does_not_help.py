@@ -3,8 +3,8 @@
 #
 # So far flash attention has won nearly every comparison. This chapter looks for the places where it does not matter, where
 # it changes nothing, or where it costs something, and it does so in one way: first a prediction, made from the closed
-# forms of `cost` and the rates of `hardware`, then a measurement. **Can you say beforehand what a better kernel will
-# not do for you?**
+# forms of `cost` and the rates of `hardware`, then a measurement, where there is one. **Can you say beforehand what a
+# better kernel will not do for you?**
 #
 # Begin with a model. A block of Llama-3-8B is attention and, around it, seven products of the tokens with matrices of
 # weights: for q, k, v and the output, and three in the feed-forward part. Attention alone was measured on an H200,
@@ -72,8 +72,9 @@ table(columns, rows)
 # could give more than that part back. And look at the last rows. The gain of the block does not even grow with $N$ all
 # the way, since attention's own gain does not.
 #
-# (The sum is a model of the block: its other operations, norms and activations, are left out, and so is the mask.) It
-# is Amdahl's law. What is made faster is a share of the whole, so the share has to be known first.
+# (The sum is a model of the block. Norms and activations are left out, and so is the mask, and products of few tokens
+# are slower than assumed. Each of these would make attention's share smaller still.) It is Amdahl's law. What is made
+# faster is a share of the whole, so the share has to be known first.
 #
 # ## Short sequences: a share of the block
 #
@@ -139,7 +140,7 @@ for row in layer["sweep"]:
 # does the line bend, on an H200?**
 
 # %%
-h200, d, heads = gpu("H200"), 128, 16
+h200, d, heads = gpu("H200"), 128, 16  # the ratio is the same for any number of heads
 
 
 def gain_at_best(n):
@@ -157,14 +158,15 @@ lines = {"predicted": {n: gain_at_best(n) for n in (16, 32, 64, 128, 256, *measu
 lines |= {f"flash, {way}": {n: times[way, n, "naive"] / times[way, n, "flashedu"] for n in measured} for way in ("forward", "backward")}
 print(f"the fused kernel leaves the slope of the roof at N = {2 * h200.ridge:.0f}")
 against_length(lines, "times as fast as naive", "Attention alone, D = 128, no mask: on the roof of an H200, and measured on one "
-               "with this course's Triton kernels, the number of tokens in the batch being the same.", level=1)
+               "with this course's Triton kernels. At every N the batch has the same number of tokens.", level=1)
 
 # %% [markdown]
 # A few hundred tokens are enough. The points of the forward pass lie within a factor of two or so of the prediction, and
 # where they leave it one can learn something. At short lengths the real gain is smaller than the roof's. A kernel with
 # few tiles of keys spends much of its time on beginning and ending, and it has exponentials to compute, which the roof
 # does not know. In the middle the gain is larger, because naive attention's softmax stays far below the roof (chapter 1
-# found that). A roof is a limit for each of the two. For their ratio it is only a guess.
+# found that). Why naive attention catches up at the greatest length, these times do not say. A roof is a limit for each
+# of the two. For their ratio it is only a guess.
 #
 # The prediction is for the forward pass. Backward the gain is smaller at every length: naive attention reads a P that
 # it has kept, and our kernels compute it again, in seven products instead of four (chapter 5).
@@ -219,7 +221,7 @@ print(f"S and P of one layer would be {size(s_and_p)}; keys and values of all la
 # ## The cache: one query, and all of the keys
 #
 # A model that writes produces one token at a time. The new token's query meets all earlier keys and values, which were
-# kept: the *KV cache*. This step is called *decoding*, and to it flash attention has nothing to offer, in bytes. Why?
+# kept: the *KV cache*. This step is called *decoding*, and to it flash attention has little to offer, in bytes. Why?
 # Count what naive attention moves for one query. S and P are now a single row for each head, $4 H N$ elements in and
 # out. The cache has $2 H_{kv} N D$. **By how much does a fused kernel reduce the traffic of a step, if $D = 128$ and
 # four query heads share a head of keys?**
@@ -236,8 +238,9 @@ for name, kv_heads in shared.items():
 table(["one layer, 131,072 tokens", "cache", "S and P add", "FLOP per byte", "of the ridge", "reading takes"], rows)
 
 # %% [markdown]
-# By six per cent. The matrix that should not exist was a problem because it was $N/D$ times as large as the inputs; with
-# one query it is a row. What is left is the cache, every byte of which must be read for every new token, by any kernel
+# By six per cent. (More is added only where one head of keys serves all queries, and then to a cache that is small.) The
+# matrix that should not exist was a problem because it was $N/D$ times as large as the inputs; with one query it is a
+# row. What is left is the cache, every byte of which must be read for every new token, by any kernel
 # that computes exact attention. And see what is done with it: a key of $D$ elements is multiplied once for each query
 # head that reads it, and the value as well, so that in 16 bits the intensity is 1 FLOP per byte for each head of a
 # group. The GPU could do two hundred. It is a copy with some arithmetic on the side.
@@ -287,7 +290,7 @@ demos.kv_cache("Llama-3-8B", "H200", n)
 # dimension that is none was padded with zeros. Zeros change no product. But they are multiplied. Most models have 64 or
 # 128. Some do not: 80 in Phi-2 (2,560 wide, 32 heads), 96 in GPT-NeoX-20B (6,144, 64 heads), 72 in the vision model
 # SigLIP so400m (1,152, 16 heads), 40, 80 and 160 in the first Stable Diffusion. **If a head dimension of 72 runs in
-# tiles of 128, how many times as long as necessary should it take?**
+# tiles of 128, how many times as many products are computed as are needed?**
 #
 # One might hope that the compiler sees the zeros. Without a GPU we can look at what it makes (the cell needs Triton):
 
@@ -300,8 +303,8 @@ for head_dim in (64, 72, 96, 128) if TRITON else ():
 
 # %% [markdown]
 # The same tiles, the same number of instructions, the same shared memory for 72, 96 and 128. The masks of the loads know
-# about $D$; the products do not. So the prediction is that all three take the same time. Against what each of them
-# needs, that is:
+# about $D$; the products do not. So the prediction is that all three take the same time. (It is not measured here.)
+# Against the products that each of them needs, that is:
 
 # %%
 def to_a_power_of_two(head_dim):
@@ -376,7 +379,7 @@ table(["", "FLOPs", "of exact attention's", "HBM bytes, 2 an element", "FLOP per
 # %% [markdown]
 # None. Against naive attention each of them saves the square in HBM, which was their great argument before there was
 # another way to save it. Flash attention took the argument away: its traffic is the same as theirs. What they save is
-# arithmetic, and in this example with it they fall far below the ridge.
+# arithmetic. So they do less for each byte, and on a GPU sooner wait for memory than flash attention does.
 #
 # Now the errors, by the measure that this course uses for everything. Three inputs: two heads of chapter 2's model, and
 # random numbers of the same shape. Head 8 looks at the next token, head 10 at the first. As a baseline there is the
@@ -416,8 +419,8 @@ table(["", "", "error / bound", "relative error"], rows)
 # are not a few per cent; they are tens of per cent or above one. Two of the results are worth a thought.
 #
 # The window is the best for head 8, which looks next door, and the worst for head 10, which looks at the first token, a
-# place that is out of sight. A method is right for a head if the head happens to be made that way. And the mean value,
-# which looks at nothing, is not beaten by much, and sometimes not at all.
+# place that is out of sight. A method is right for a head if the head happens to be made that way. Everywhere else the
+# mean value, which looks at nothing, is not beaten by much, and by the window not at all.
 #
 # Was it the dial? Turn it: more neighbours, more means. For comparison there is one more curve. The best that *any*
 # matrix of rank $r$ can do in the place of P is known, by its singular values (the theorem of Eckart and Young, for the
@@ -427,9 +430,9 @@ table(["", "", "error / bound", "relative error"], rows)
 # %%
 def turned(q, k, v):
     """{method: [(share of the FLOPs, relative error), ...]}, and the error of the mean value."""
-    right, ranks = attention_bounds(q, k, v)[0].exact, (8, 16, 32, 68, 136, 204)
+    right, ranks = attention_bounds(q, k, v)[0].exact, (8, 16, 32, 68, 136, 204, 264)
     u, sigma, vt = np.linalg.svd(stable_softmax(q.astype(float) @ k.T.astype(float) * d**-0.5))
-    tried = {"window": [(cost.window_flops(n, r, d), window_attention(q, k, v, r)) for r in (4, 8, 16, 32, 64, 128, 271)],
+    tried = {"window": [(cost.window_flops(n, r, d), window_attention(q, k, v, r)) for r in (4, 8, 16, 32, 64, 128, 240, 271)],
              "means of keys": [(cost.pooled_flops(n, r, d), pooled_attention(q, k, v, r)) for r in (*ranks, n)],
              "best of its rank": [(cost.attention_flops(n, r, d), (u[:, :r] * sigma[:r]) @ (vt[:r] @ v)) for r in ranks],
              "linear": [(work["linear"], linear_attention(q, k, v))], "exact": [(exact, methods["flash"](q, k, v))]}
@@ -447,9 +450,9 @@ error_against_work(panels, "Relative error against float64, over the FLOPs in th
 # there is no slope that one could walk down at leisure; there is a cliff. Head 10 is the exception that shows what low
 # rank means: nearly all its queries do the same, and the best matrix of rank 8 is several times nearer to it than
 # anything else of that price. The means do not find that matrix, since they do not know which key matters. Head 8's P is
-# nearly a shifted identity, of full rank, and the best matrix of half the rank misses a good part of it. Random scores
-# are the worst for a window and hardly better for the rest, so whoever tries a method on random numbers learns little
-# about models.
+# nearly a shifted identity, of full rank, and the best matrix of half the rank misses a good part of it. On random
+# numbers the window is at its worst, and the two others hardly beat the mean value: whoever tries a method on them learns
+# little about models.
 #
 # ## What is bought with it
 #
@@ -476,9 +479,9 @@ print(f"a prompt of that length: linear attention needs 1/{less:,.0f} of the FLO
 
 # %% [markdown]
 # That is the honest form of the bargain. Against naive attention, approximations seemed to buy memory and speed at
-# any length. Against flash attention they buy nothing at lengths where attention is a small share, and in bytes they
-# never did. At lengths where the quadratic term owns the budget, or the cache fills the GPU, they buy a great deal, and
-# the price is another function, to which a model has to be trained.
+# any length. Against flash attention they buy nothing at lengths where attention is a small share, and none of a prompt's
+# HBM traffic at any length. Where the quadratic term owns the budget, or the cache fills the GPU, they buy a great deal,
+# and the price is another function, to which a model has to be trained.
 #
 # ## What you can now explain
 #

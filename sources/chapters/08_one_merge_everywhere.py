@@ -66,13 +66,13 @@ rows = []
 for splits in (1, 2, 8, 33, 34, 128, 1024):
     predicted_s = least_s / bandwidth_share(kv_heads, n // block_k, splits, h200.sms)
     ratio = bound.ratio(split_kv_attention(q, k, v, splits)[0])
-    rows.append((splits, kv_heads * splits, n // splits, duration(predicted_s), f"{least_s / predicted_s:.0%}", f"{ratio:.4f}"))
+    rows.append((f"{splits:,}", f"{kv_heads * splits:,}", f"{n // splits:,}", duration(predicted_s), f"{least_s / predicted_s:.0%}", f"{ratio:.4f}"))
 table(["parts", "programs", "keys of a part", "predicted time", "of the bandwidth", "error / bound"], rows)
 
 # %% [markdown]
-# Uncut, the GPU reads at a small fraction of its bandwidth: it has eight programs and nothing else to do. Cut into 33
-# parts it is many times faster, with one part more it takes twice as long, and with a thousand it is slow again; that
-# will have to be explained. And look at the last column. The answer of a thousand strangers who have seen 32 keys
+# Uncut, says the model, the GPU reads at a small fraction of its bandwidth: it has eight programs and nothing else to do.
+# Cut into 33 parts it is many times faster, with one part more it takes twice as long, and with a thousand it is slow
+# again; that will have to be explained. And look at the last column. The answer of a thousand strangers who have seen 32 keys
 # each is as good as the answer of one who has seen them all. Neither uses more than a trace of what rounding allows.
 #
 # This chapter cuts attention over programs, over devices, and over whatever else holds keys in several places, and
@@ -107,9 +107,10 @@ table(["", "programs, one for each query head's tile", "the same, one for each k
 # ## How many parts?
 #
 # The model of the first table rests on two numbers. The tiles of this course's decoding kernel are small enough for
-# `PROGRAMS` programs on a multiprocessor at a time. Call that *places*: each place draws an equal share of the bandwidth,
-# and no more. If there are more programs than places they come in waves. And a program needs some time to begin, when no
-# tile is there yet, and to end, when none is on its way. In that time `START` tiles could have been read.
+# `PROGRAMS` programs on a multiprocessor at a time. Call that *places*: each place, we assume, draws an equal share of the
+# bandwidth, and no more. If there are more programs than places they come in waves. And a program needs some time to
+# begin, when no tile is there yet, and to end, when none is on its way. In that time, we assume, `START` tiles could have
+# been read.
 
 # %%
 print(f"PROGRAMS = {PROGRAMS}, START = {START}: {PROGRAMS * h200.sms} places")
@@ -127,8 +128,8 @@ demos.splits()
 
 # %% [markdown]
 # With 33 parts, 8 heads make 264 programs, one for every place. With 34 there are eight more, and everybody waits for
-# those eight to read their part in a second wave. It is the last wave of chapter 6 again, and nowhere does it hurt
-# more. Later breaks are smaller, since a wave of short parts is soon over, but short parts spend their time on
+# those eight to read their part in a second wave. It is the last wave of chapter 6 again, and here it hurts more. Later
+# breaks are smaller, since a wave of short parts is soon over, but short parts spend their time on
 # beginning and ending. So the best number fills one wave as exactly as it can. With 16 sequences the heads alone make
 # nearly half a wave. With 1,024 tokens each head has so few tiles that no cut makes a good stream of them.
 #
@@ -179,10 +180,11 @@ table(["tokens", "parts", "cache", "states, written and read", "of the cache"], 
 # lies among those of the other parts. A row of the tile is a pair of a head of the group and a query: `rows // n_q` and
 # `rows % n_q`.
 #
-# What is stored is not quite $(m, l, o)$. The kernel divides $o$ by $l$ and stores the row's $\text{lse} = m + \ln l$, just
-# as if its part were all there is. Nothing is lost. The state $(\text{lse}, 1, o / l)$ stands for the same sums as $(m, l, o)$:
-# in the scientific notation of chapter 2 it is the same number with another exponent. So the output of *any* attention
-# kernel that returns its lse is a state that can be merged. A part without a key has $o = 0$ and lse $-\infty$, the empty state.
+# What is stored is not quite $(m, l, o)$. The kernel divides $o$ by $l$ and stores the row's $\text{lse} = m + \ln l$,
+# just as if its part were all there is. Nothing is lost. The state $(\text{lse}, 1, o / l)$ stands for the same sums as
+# $(m, l, o)$: in the scientific notation of chapter 2 it is the same number with another exponent. So the output of
+# *any* attention kernel that returns its lse is a state that can be merged. A part without a key has $o = 0$ and lse
+# $-\infty$, the empty state.
 #
 # The second kernel merges the parts of one row, up to 64 at a time. It is online softmax once more, and its "keys" are
 # parts: `lse` are the scores, and `o` are the values.
@@ -233,10 +235,10 @@ table(["", "batch", "heads", "kv_heads", "queries", "keys", "D", "parts", "error
 # ## Wrong merges
 #
 # Every merge is a weighted mean of the parts' outputs, and the question is which weights. The right ones are
-# $e^{\text{lse}} = l\,e^m$. Here are three wrong ones, each of which forgets something: equal weights (a mean of the outputs),
-# $l$ (without the maxima), and $e^m$ (without the sums). There are four parts. Queries, keys and values are random in
-# the first row, and those of three heads of chapter 2's model in the others. **On which data would a test with a tolerance
-# of one per cent let a wrong merge pass?**
+# $e^{\text{lse}} = l\,e^m$. Here are three wrong ones, each of which forgets something: equal weights (a mean of the
+# outputs), $l$ (without the maxima), and $e^m$ (without the sums). There are four parts. Queries, keys and values are
+# random in the first row, and those of three heads of chapter 2's model in the others. **On which data would a test
+# with a tolerance of one per cent let a wrong merge pass?**
 
 # %%
 def merges(states):
@@ -260,10 +262,10 @@ for name, (q, k, v) in cases.items():
 table(["relative error (error / bound)", *(f"weights {w}" for w in found)], rows)
 
 # %% [markdown]
-# On random data with small scores all parts are alike, and equal weights are nearly right. A real head does not spread
-# its attention so evenly. Where one part holds the key that matters, the mean gives it a quarter of the weight that it
-# should have, and the answer is about something else. In units of what rounding allows there is no doubt in any row: the
-# wrong merges are off by hundreds at least, the right one by a fraction.
+# On random data with small scores all parts are alike: equal weights pass, and the other two miss by little. A real
+# head does not spread its attention so evenly. Where one part holds the key that matters, the mean gives it a quarter
+# of the weight that it should have, and the answer is about something else. In units of what rounding allows there is
+# no doubt in any row: the wrong merges are off by hundreds at least, the right one by a fraction.
 #
 # ## A sequence that no GPU holds
 #
@@ -284,7 +286,8 @@ for layers in (1, 32):
 # *Ring attention* (Liu et al. 2023) lets the queries stay and the keys travel. In each step a process computes attention
 # of its queries over the keys that are visiting, merges the result with what it has, and sends the keys on to its
 # neighbour meanwhile. After as many steps as there are processes everybody has seen everything, and nobody has held
-# more than two shards of keys besides its own. The merge, in torch, for pairs (o, lse):
+# more than three shards of keys besides its own: one that it has done, one that it works on, and one that arrives. The
+# merge, in torch, for pairs (o, lse):
 
 # %%
 # include: flashedu.ring:merge
@@ -353,9 +356,10 @@ table(["", "processes", "busiest / fair", "time / fair"], sorted(rows, key=lambd
 # now. So the part of $P$ that belongs to the visiting keys is right as it stands, and gradients are plain sums.
 #
 # Now run it, in processes of your own machine. `run` starts them and lets them find each other (with *gloo*, which
-# sends through the network interface, here the one of the machine to itself; on GPUs the same functions work with
-# NCCL). Each calls the function with its rank, and what it returns comes back. It is tried with two, three and four
-# processes, with the mask and without. The answers are put together and judged as one device's would be.
+# sends through the network interface, here the one of the machine to itself; on GPUs the same functions work with NCCL,
+# NVIDIA's library for messages between GPUs). Each calls the function with its rank, and what it returns comes back. It
+# is tried with two, three and four processes, with the mask and without. The answers are put together and judged as one
+# device's would be.
 
 # %%
 def ring_job(rank, world, q, k, v, do, causal):
@@ -413,15 +417,16 @@ table(["", "one direction", "tokens that hide it, forward", "backward", "GPUs at
 #
 # Adding GPUs makes shards shorter. The operations of each go down with $P$, and the bytes do not: nearly all keys pass
 # through every process, whatever $P$ is. So at a given $N$ there is a number of GPUs beyond which the ring waits for its
-# messages, and the last two columns are that number.
+# messages, and the last two columns are that number. (An H200 machine has at most eight GPUs. Between them the messages
+# are hidden at both lengths; it is the links between machines that set the limit.)
 #
 # ## A peer that is lost
 #
 # With many devices one of them will fail, and a ring has the unpleasant property that everybody waits for everybody. A
 # program that hangs costs more than one that stops, as nobody notices. So `ring_attention` has a time limit for each
-# message, and a lost neighbour is an error that names it. In the next cell rank 2 of 4 leaves without a word after the
-# first call, and then, in a second group, falls asleep. **What do the other three say, and what does rank 0 say, which
-# has no dealings with rank 2?**
+# message, and its error names both neighbours, since it may be either that is lost. In the next cell rank 2 of 4 leaves
+# without a word after the first call, and then, in a second group, falls asleep. **What do the other three say, and
+# what does rank 0 say, which has no dealings with rank 2?**
 
 # %%
 def fragile_job(rank, world, x, leave):
@@ -531,16 +536,16 @@ one, other = (paged_attention(q[:4], k, v, pages, page, len(whole) * page) for p
 print(f"full pages from the last to the first: largest difference {np.abs(one - other).max():.0e}")
 
 # %% [markdown]
-# The pages need not even come in order: attention without a mask is a sum over a set. (Where positions matter, they
-# are in the keys already, as rotations, before these reach the cache.)
+# The pages need not even come in order: attention without a mask is a sum over a set. (Where positions matter, most
+# models have them in the keys already, as rotations, before these reach the cache.)
 #
 # ## What you can now explain
 #
-# Why a GPU idles when one token asks, and what fills it. Why one part more can take twice as long. What a part must hand
-# over, and why any kernel that returns its lse can hand it over. Which weights a merge needs, and why a test on random
-# data may not miss them. How a sequence is spread over devices, who computes what when, what a causal mask does to equal
-# runs, and how long a shard has to be to hide its messages. Why the gradients need no merge. What shared prefixes, chunks
-# and pages have in common.
+# Why a GPU idles when one token asks, and what fills it. Why one part more can take twice as long. What a part must
+# hand over, and why any kernel that returns its lse can hand it over. Which weights a merge needs, and why a test on
+# random data may let a wrong merge pass. How a sequence is spread over devices, who computes what when, what a causal
+# mask does to equal runs, and how long a shard has to be to hide its messages. Why the gradients need no merge. What
+# shared prefixes, chunks and pages have in common.
 #
 # ## Now you
 #
