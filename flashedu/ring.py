@@ -176,17 +176,22 @@ class Ring:
         self.previous, self.next = (self.rank - 1) % self.world, (self.rank + 1) % self.world
 
     def around(self, x, tag):
-        """Yields (source, x of that process) for every process, its own first. While the caller computes, x travels on."""
-        for step in range(self.world):
-            message = self.pass_on(x, tag) if step < self.world - 1 else None
-            yield (self.rank - step) % self.world, x
-            x = self.arrived(message) if message else None
+        """Yields (source, x of that process) for every process, its own first. While the caller computes, x travels on.
 
-    def pass_on(self, x, tag):
-        """Begin to send x and to receive its like; returns the message that `arrived` waits for."""
+        It takes x over: two tensors of its size serve in turn, one at work and under way, the other filled by what arrives.
+        """
+        spare = torch.empty_like(x) if self.world > 1 else None
+        for step in range(self.world):
+            message = self.pass_on(x, tag, spare) if step < self.world - 1 else None
+            yield (self.rank - step) % self.world, x
+            if message:
+                x, spare = self.arrived(message), x
+
+    def pass_on(self, x, tag, arriving=None):
+        """Begin to send x and to receive its like, into `arriving` if that is given; returns the message that `arrived` waits for."""
         if self.world == 1:
             return [], x, x
-        arriving = torch.empty_like(x)
+        arriving = torch.empty_like(x) if arriving is None else arriving
         both = [dist.P2POp(dist.irecv, arriving, group=self.group, tag=tag, group_peer=self.previous),
                 dist.P2POp(dist.isend, x, group=self.group, tag=tag, group_peer=self.next)]
         try:
@@ -221,6 +226,7 @@ class Ring:
         self.group.abort()  # or NCCL would keep the GPU waiting
         who = " or ".join(f"rank {rank}" for rank in dict.fromkeys((self.previous, self.next)))
         why = re.sub(r"^\[[^]]*\] ", "", str(error)).splitlines()[0].split(". ")[0]  # not where in the library it was said
+        why = re.sub(r" \[\S+\]:\d+", "", why)  # nor a port that changes every time
         return ConnectionError(f"ring_attention on rank {self.rank} of {self.world} has lost {who}, or has waited longer than "
                                f"timeout_s = {self.timeout_s:g} s: {why}")
 

@@ -54,15 +54,15 @@ METHOD = {
 class Silent(ring.Ring):
     """Sends nothing: what would arrive is what is there already."""
 
-    def pass_on(self, x, tag):
+    def pass_on(self, x, tag, arriving=None):
         return [], x, x
 
 
 class Patient(ring.Ring):
     """Waits for a message as soon as it is under way."""
 
-    def pass_on(self, x, tag):
-        return [], self.arrived(super().pass_on(x, tag)), x
+    def pass_on(self, x, tag, arriving=None):
+        return [], self.arrived(super().pass_on(x, tag, arriving)), x
 
 
 RINGS = {"ring": ring.Ring, "ring_that_waits": Patient, "ring_without_messages": Silent}

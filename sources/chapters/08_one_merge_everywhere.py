@@ -286,8 +286,8 @@ for layers in (1, 32):
 # *Ring attention* (Liu et al. 2023) lets the queries stay and the keys travel. In each step a process computes attention
 # of its queries over the keys that are visiting, merges the result with what it has, and sends the keys on to its
 # neighbour meanwhile. After as many steps as there are processes everybody has seen everything, and nobody has held
-# more than three shards of keys besides its own: one that it has done, one that it works on, and one that arrives. The
-# merge, in torch, for pairs (o, lse):
+# more than two shards of keys besides its own: one that it works on and passes on, and one that arrives. The merge, in
+# torch, for pairs (o, lse):
 
 # %%
 # include: flashedu.ring:merge
