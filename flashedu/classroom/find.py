@@ -6,6 +6,7 @@
     DIR/NN_name.ipynb                       one submission alone, of a student without a name
 """
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,10 @@ class Submission:
 def submissions(folder, handed_out):
     """The Submissions in a folder, by student and notebook; handed_out: the HandedOut notebooks that there are."""
     found = []
-    for path in sorted(Path(folder).rglob("*.ipynb")):
+    for path in sorted(Path(folder).rglob("*.[iI][pP][yY][nN][bB]")):
         parts = path.relative_to(folder).parts
         if path.is_file() and "__MACOSX" not in parts and not any(part.startswith(".") for part in parts):
-            content, by_name = path.read_bytes(), _by_name(path.stem, handed_out)
+            content, by_name = path.read_bytes() if os.access(path, os.R_OK) else b"", _by_name(path.stem, handed_out)
             student = _person(parts[0] if len(parts) > 1 else _before(path.stem, by_name))
             found.append(Submission(student, "/".join(parts), _which(content, by_name, handed_out), hashlib.sha256(content).hexdigest()[:16]))
     names = [handed.name for handed in handed_out]

@@ -1,5 +1,6 @@
 """`python -m flashedu grade`: a folder of submitted notebooks, each in a process of its own."""
 import hashlib
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -48,6 +49,21 @@ def main(options):
     ):
         if refused:
             raise SystemExit(f"Nothing was graded: {why}.")
+    import fcntl  # Windows has none
+
+    held = os.open(options.folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _main(options, handed_out)
+    except BlockingIOError:
+        raise SystemExit("Nothing was graded: another run is grading this folder.") from None
+    except OSError as error:  # the disk is full, say
+        raise SystemExit(f"Grading stopped: {error}. The same command goes on when that is mended.") from None
+    finally:
+        os.close(held)
+
+
+def _main(options, handed_out):
     options.csv.parent.mkdir(parents=True, exist_ok=True)
     found, limits = submissions(options.folder, handed_out), Limits(seconds=options.seconds)
     graders = {name: _grader(cells, options.seed, limits) for name, cells in (("", ()), *((handed.name, handed.cells) for handed in handed_out))}
@@ -62,6 +78,9 @@ def main(options):
     sheets.write_table(details, rows, sheets.DETAILS)
     sheets.write_table(options.csv, *sheets.gradebook(rows, handed_out))
     print("\n".join(sheets.summary(rows)))
+    none = {path.name for path in options.folder.iterdir() if not path.name.startswith((".", "__MACOSX"))} - {one.file.split("/")[0] for one in found}
+    if none:
+        print(f"No notebook was found in: {', '.join(map(sheets.cell, sorted(none)))}. What is packed has to be unpacked; links to folders are not followed.")
     if options.gradescope:
         sheets.write_gradescope(options.gradescope, rows)
     if options.similar:

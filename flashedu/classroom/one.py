@@ -112,7 +112,7 @@ def _run(request, cancelled):
 
     rows: its verdicts. raised: what cells raised, by number. doing: its last step. end, reason: how it ended, "" if as it should.
     """
-    run, token = SimpleNamespace(rows={}, raised={}, doing={}, finished=False, end="", reason=""), uuid.uuid4().hex
+    run, token, key = SimpleNamespace(rows={}, raised={}, doing={}, finished=False, end="", reason=""), uuid.uuid4().hex, uuid.uuid4().hex
     receiver, sender = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         process = subprocess.Popen(
@@ -122,15 +122,15 @@ def _run(request, cancelled):
         os.close(sender)
         try:
             with contextlib.suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(json.dumps({**request, "scratch": scratch}).encode())
-            _listen(process, receiver, run, cancelled)
+                process.stdin.write(json.dumps({**request, "scratch": scratch, "key": key}).encode())
+            _listen(process, receiver, key, run, cancelled)
         finally:
             os.close(receiver)
             _end(process, token)
     return run
 
 
-def _listen(process, receiver, run, cancelled):
+def _listen(process, receiver, key, run, cancelled):
     deadline, text = time.monotonic() + STARTING_S, b""
     while not run.finished:
         ended = process.poll() is not None
@@ -139,7 +139,8 @@ def _listen(process, receiver, run, cancelled):
         if chunk:
             *lines, text = (text + chunk).split(b"\n")
             for line in lines:
-                deadline = time.monotonic() + _hear(json.loads(line), run)
+                if key.encode() in line:  # else it comes from the submission
+                    deadline = time.monotonic() + _hear(json.loads(line), run)
         elif ended:
             run.end, run.reason, run.finished = "died", f"ended the process ({isolation.ending(process.returncode)})", True
         elif cancelled():
@@ -158,16 +159,15 @@ def _hear(message, run):
         run.raised[message["raised"]] = message["what"]
     elif message.keys() & {"cell", "judging"}:
         run.doing = message
-    elif "end" in message:
+    elif "end" in message and not run.finished:  # the first: after one call was found out the rest is judged nevertheless
         run.end, run.reason, run.finished = message["end"], message["reason"], True
     return message["allow"]
 
 
 def _environment(scratch, token):
-    own = {name: os.environ[name] for name in KEPT if name in os.environ}
-    folders = {name: scratch for name in ("HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR")}
+    own = {**{name: os.environ[name] for name in KEPT if name in os.environ}, **dict.fromkeys(("HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR"), scratch)}
     python = {"PYTHONPATH": str(ROOT), "PYTHONUSERBASE": site.getuserbase(), "PYTHONHASHSEED": "0", "MPLBACKEND": "agg"}
-    return {**own, **ONE_THREAD, **folders, **python, "FLASHEDU_SUBMISSION": token}
+    return {**own, **ONE_THREAD, **python, "FLASHEDU_SUBMISSION": token}
 
 
 def _end(process, token):

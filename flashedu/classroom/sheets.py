@@ -28,7 +28,7 @@ def rows_of(submission, graded, grader):
 def cell(value):
     """A text that every program can read, and that no spreadsheet takes for a formula."""
     text = "" if value is None else str(value).replace("\0", "").encode("utf-8", "backslashreplace").decode()[:LONGEST]
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
 def _lines(rows, columns):
@@ -41,7 +41,7 @@ def read_details(path):
     """The rows of a table of details, without one that was cut off; none if there is no file."""
     if not path.exists():
         return []
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
         reader = csv.DictReader(file)
         rows = [row for row in reader if row["grader"]] if tuple(reader.fieldnames or ()) == DETAILS else None
     if rows is None:

@@ -1,9 +1,9 @@
 """The flashedu that a submission sees: what the notebook used when it was handed out, and nothing else.
 
 Checks, hints and demos do nothing there. Everything else that it may use is the real thing; a name that it may not use raises one
-sentence. It reaches a submission through the `__import__` of its builtins, so that the real modules stay where they are.
+sentence. While a submission's code runs it takes the place of the real modules, which everything that judges has imported before.
 """
-import builtins
+import contextlib
 import importlib
 import sys
 import types
@@ -13,6 +13,8 @@ SILENT = ("check", "require", "score", "hint", "progress", "doctor", "demos")
 
 class StandIn(types.ModuleType):
     """A module without a file; its other names are refused."""
+
+    __path__ = ()  # so that Python asks for submodules
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -70,38 +72,41 @@ def _real(name):
         return getattr(_real(parent), last)
 
 
-def namespace_with(root):
-    """The names of a fresh notebook whose imports of flashedu are those of the stand-in `root`."""
+class _Refusing:
+    """A finder that refuses all of flashedu: what may be imported is in sys.modules, and no finder is asked."""
 
-    def find(name):
-        module = root
-        for part in name.split(".")[1:]:
-            module = vars(module).get(part)
-            if not isinstance(module, StandIn | Silent):
-                raise ImportError(_refused(name))
-            if isinstance(module, Silent):
-                break
-        return module
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] == "flashedu":
+            raise ImportError(_refused(name))
 
-    def import_(name, globals=None, locals=None, fromlist=(), level=0):
-        if level or name.split(".")[0] != "flashedu":
-            return builtins.__import__(name, globals, locals, fromlist, level)
-        module = find(name)
-        for wanted in fromlist or ():
-            if isinstance(module, StandIn) and wanted not in vars(module) and wanted != "*":
-                raise ImportError(_refused(f"{name}.{wanted}"))
-        return module if fromlist else root
 
-    real = importlib.import_module
+@contextlib.contextmanager
+def instead(root):
+    """A context in which whatever is imported of flashedu, and sys.modules, is the stand-in `root`."""
+    real = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "flashedu"}
+    _replace(dict(_modules("flashedu", root)))
+    sys.meta_path.insert(0, _Refusing)
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _Refusing]
+        _replace(real)
 
-    def import_module(name, package=None):
-        if sys._getframe(1).f_globals is main.__dict__ and name.split(".")[0] == "flashedu":
-            return find(name)
-        return real(name, package)
 
-    importlib.import_module = import_module
-    main = types.ModuleType("__main__")
-    main.__builtins__ = types.ModuleType("builtins")
-    vars(main.__builtins__).update(vars(builtins), __import__=import_)
-    sys.modules["__main__"] = main
+def _replace(modules):
+    for name in [name for name in sys.modules if name.split(".")[0] == "flashedu"]:
+        del sys.modules[name]
+    sys.modules.update(modules)
+
+
+def _modules(name, module):
+    yield name, module
+    for part, inner in vars(module).items():
+        if isinstance(inner, StandIn | Silent):
+            yield from _modules(f"{name}.{part}", inner)
+
+
+def namespace():
+    """The names of a fresh notebook."""
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
     return vars(main)

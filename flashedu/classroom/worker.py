@@ -5,6 +5,7 @@ descriptor. Each message says with "allow" how many seconds may pass until the n
 """
 import ast
 import contextlib
+import functools
 import json
 import linecache
 import os
@@ -53,7 +54,7 @@ def main():
         os.dup2(null, descriptor)
 
     def send(allow=0.0, **message):
-        results.write(json.dumps({"allow": allow + SLACK_S, **message}) + "\n")
+        results.write(json.dumps({"allow": allow + SLACK_S, "key": request["key"], **message}) + "\n")
 
     try:
         _grade(request, send)
@@ -84,15 +85,16 @@ def _grade(request, send):
             raise
 
     settings = sys.getrecursionlimit(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    namespace = stand_in.namespace_with(root)
-    _run_cells(request, namespace, send, look)
+    namespace, around = stand_in.namespace(), functools.partial(stand_in.instead, root)
+    guard.refuse(os.path.realpath(request["scratch"]))
+    _run_cells(request, namespace, send, around, look)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, settings[1])
     sys.settrace(None)
     sys.setrecursionlimit(settings[0])
     os.chdir(request["scratch"])
     bound_memory()  # beside whatever the cells still hold
-    isolation.after_each_call(look)
+    isolation.at_each_call(around, look)
     for name in request["exercises"]:
         if name not in namespace:
             continue  # the other side sees that there is no row
@@ -152,8 +154,8 @@ def _is_checkout(path):
     return Path(path, "flashedu").is_dir() and Path(path, "pyproject.toml").is_file()
 
 
-def _run_cells(request, namespace, send, look):
-    """Run the cells one after the other, and look() after each; what one of them raises is sent, and the next goes on."""
+def _run_cells(request, namespace, send, around, look):
+    """Run the cells one after the other, each inside around(), and look() after it; what one of them raises is sent, and the next goes on."""
     one, left = request["seconds"] / 3, request["seconds"]
     running = []  # the number of the cell, again for each magic in which it is
 
@@ -162,7 +164,8 @@ def _run_cells(request, namespace, send, look):
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # Triton reads a kernel's source
         program = compile(_as_python(source), file, "exec", dont_inherit=True)
         try:
-            exec(program, namespace)
+            with around():
+                exec(program, namespace)
         finally:
             look()
 

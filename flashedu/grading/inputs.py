@@ -1,6 +1,9 @@
 """Inputs that bite: each kind is chosen so that a particular mistake cannot hide in it. All are deterministic in their seed."""
+import sys
+
 import numpy as np
 
+from flashedu import machine
 from flashedu.machine import Machine
 from flashedu.reference import tiled_attention
 
@@ -101,6 +104,11 @@ class WatchedMachine(Machine):
     """A machine that counts how often somebody looked at its HBM while tiles were in SRAM, that is, in mid-run."""
 
     looks = 0
+
+    def __setattr__(self, name, value):
+        if sys._getframe(1).f_code.co_filename not in (machine.__file__, __file__):
+            raise AttributeError(f"machine.{name} cannot be set: the machine counts by itself.")
+        super().__setattr__(name, value)
 
     @property
     def hbm(self):

@@ -24,6 +24,8 @@ import numpy as np
 from flashedu.grading.time_limit import PACKAGE, time_limit
 
 PRINT_LIMIT = 2000
+USUAL = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}  # NumPy's errors, as they are by default
+SPARE_BYTES = 1024  # what an object has around its contents
 CAN_FORK = sys.platform == "linux"
 
 
@@ -56,11 +58,15 @@ class _Clipped(io.TextIOBase):
         return len(text)
 
 
-_here = threading.local()  # .busy: this thread is running a learner's code; .child: it is the main one of a child; .send: what it sends with; .look: called after each call
+_here = threading.local()  # .busy: this thread is running a learner's code; .child: it is the main one of a child; .send: what it sends with; .around, .look: see at_each_call
 
 
 def call(fn, args, seconds, trace_memory=False):
-    """Call fn(*args) for at most `seconds` and return a Call; only KeyboardInterrupt gets out, and not even that in a child."""
+    """Call fn(*args) for at most `seconds` and return a Call; only KeyboardInterrupt gets out, and not even that in a child.
+
+    trace_memory: whether peak_bytes is measured; in a class (see at_each_call) a number, which it is then at least, about, so
+    that nobody can lower the peak unseen.
+    """
     out, outcome = _Clipped(), Call()
     start = time.perf_counter()
     with _settings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), warnings.catch_warnings(record=True) as caught:
@@ -69,10 +75,11 @@ def call(fn, args, seconds, trace_memory=False):
         if trace_memory:
             tracemalloc.start()
             tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
+            before, floor = tracemalloc.get_traced_memory()[0], max(0, trace_memory - SPARE_BYTES) if hasattr(_here, "around") else 0
+            bytes(floor)  # a peak of our own
         _here.busy = True
         try:
-            with time_limit(seconds):
+            with getattr(_here, "around", contextlib.nullcontext)(), time_limit(seconds):
                 outcome.result = fn(*args)
         except BaseException as error:  # whatever a learner's code raises, SystemExit too
             if isinstance(error, KeyboardInterrupt) and not getattr(_here, "child", False):
@@ -81,8 +88,9 @@ def call(fn, args, seconds, trace_memory=False):
         finally:
             _here.busy = False
             if trace_memory:
-                if tracemalloc.is_tracing():  # else the answer stopped it, and nothing is known
-                    outcome.peak_bytes = tracemalloc.get_traced_memory()[1] - before
+                peak = tracemalloc.get_traced_memory()[1] - before
+                if peak >= floor and tracemalloc.is_tracing():  # else the answer stopped it or began anew, and nothing is known
+                    outcome.peak_bytes = peak
                 if not tracing:
                     tracemalloc.stop()
         if inspect.iscoroutine(outcome.result):
@@ -140,9 +148,10 @@ def in_child(fn, args, seconds):
         child.join()
 
 
-def after_each_call(look):
-    """From now on look() is called after each `call` of this thread, and in its forked children; what it raises ends the check."""
-    _here.look = look
+def at_each_call(around, look):
+    """From now on each `call` of this thread, and in its forked children, is made inside the context around(), and look() is called after it;
+    what that raises ends the check."""
+    _here.around, _here.look = around, look
 
 
 def become_child(send):
@@ -187,7 +196,7 @@ def busy():
 def _settings():
     """Whatever the code does to the session's settings is undone."""
     folder, depth = os.getcwd(), sys.getrecursionlimit()
-    with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"), np.printoptions():  # NumPy's defaults
+    with np.errstate(**USUAL), np.printoptions():
         try:
             yield
         finally:

@@ -29,12 +29,13 @@ class Outcome:
 
 def examine(exercise, case, fn, seconds):
     """Call fn on one case and compare what it gave with what is right."""
-    args, pristine = case.make(**case.params), case.make(**case.params)
+    args = case.make(**case.params)
     if exercise.call:
         call = exercise.call(fn, args, seconds, case)
     else:
         asked = exercise.asked.get(case.check, lambda fn: fn)
-        call = isolation.call(asked(fn), args, seconds, trace_memory=case.memory_limit_bytes is not None)
+        call = isolation.call(asked(fn), args, seconds, trace_memory=case.memory_limit_bytes or False)
+    pristine = case.make(**case.params)  # only now, so that no call can reach it
     outcome = Outcome(case, call)
     try:
         outcome.problem = (_raised(exercise, call, case) or _changed(call.after or args, pristine) or next(iter(call.problems), None)
@@ -80,10 +81,11 @@ def _compare(exercise, case, args, pristine, outcome):
     result, expected = outcome.call.result, expected_of(*pristine)
     results = outputs(args, result) if outputs else (result if len(expected) > 1 else (result,))
     names = ", ".join(exercise.returned or [name for name, _ in expected])
-    if not isinstance(results, (tuple, list)) or len(results) != len(expected):
+    values = [*results] if isinstance(results, (tuple, list)) else []  # a subclass may say what it likes of its length
+    if len(values) != len(expected):
         return "type", "wrong", f"It must return ({names}), but it returned {_kind(result)}."
     inputs = arrays_in(pristine)
-    outcome.values = list(results) if exercise.outputs is None and inputs else [_as_array(value) for value in results]
+    outcome.values = values if exercise.outputs is None and inputs else [_as_array(value) for value in values]
     outcome.expected = expected
     for (name, bound), value in zip(expected, outcome.values):
         whole = bound.exact.dtype.kind == "i"
@@ -126,7 +128,7 @@ def _source_of_nan(exercise, args):
 
 def _memory(case, peak_bytes, inputs, took):
     if peak_bytes is None:
-        return case.check, "wrong", "The result is right, but its memory could not be measured, since the answer switched tracemalloc off."
+        return case.check, "wrong", "The result is right, but its memory could not be measured, since the answer changed what tracemalloc had counted."
     if peak_bytes <= case.memory_limit_bytes:
         return None
     return case.check, "wrong", (

@@ -214,6 +214,23 @@ def test_what_cannot_be_done_is_said_in_a_sentence(tmp_path, monkeypatch, argume
         main(["grade", *arguments])
 
 
+def test_a_full_disk_and_a_second_run_are_said_in_a_sentence(small, monkeypatch, capsys):
+    import fcntl
+
+    folder, _ = small
+    (folder / "in" / "zed.zip").write_bytes(b"")
+    (folder / "out.csv").mkdir()
+    with pytest.raises(SystemExit, match=r"Grading stopped: .*Is a directory.*The same command goes on"):
+        run(folder)
+    (folder / "out.csv").rmdir()
+    held = os.open(folder / "in", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(SystemExit, match="another run is grading this folder"):
+        run(folder)
+    os.close(held)
+    assert run(folder) == 0 and "No notebook was found in: zed.zip." in capsys.readouterr().out
+
+
 def test_help_says_what_every_state_means(capsys):
     with pytest.raises(SystemExit):
         main(["grade", "--help"])
