@@ -13,7 +13,8 @@ import types
 
 import numpy as np
 
-THROUGH = {module.__file__ for module in (inspect, linecache, os, pathlib, subprocess, tokenize)}  # they ask on behalf of who calls them
+PATHS = [module for name, module in sys.modules.items() if name.startswith("pathlib.")]  # Python 3.13 has it in parts
+THROUGH = {module.__file__ for module in (inspect, linecache, os, pathlib, subprocess, tokenize, *PATHS)}  # they ask on behalf of who calls them
 REFUSED = {"sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers", "gc.get_referents",
            "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"}  # events of sys.addaudithook
 CARRIERS = ("json", "json.encoder", "pickle", "contextlib", "dataclasses", "os", "signal", "threading", "tracemalloc", "warnings", "multiprocessing.connection",
