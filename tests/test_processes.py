@@ -1,5 +1,6 @@
 """What a group of processes brings back: values, errors, and who did not come back."""
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -97,7 +98,8 @@ def alive(pid):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_nobody_is_left_when_the_caller_is_interrupted_or_killed(name, tmp_path):
-    caller = subprocess.Popen([sys.executable, "-c", CALLER, tmp_path], stdin=subprocess.PIPE, start_new_session=True)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where the tests themselves run in the background
+    caller = subprocess.Popen([sys.executable, "-c", CALLER, tmp_path], stdin=subprocess.PIPE, start_new_session=True, preexec_fn=heard)
     files, members = [tmp_path / str(rank) for rank in range(2)], []
     try:
         until = time.monotonic() + 60
