@@ -1,6 +1,7 @@
 import datetime
 import itertools
 import json
+import re
 from pathlib import Path
 
 import measure_backward
@@ -25,6 +26,11 @@ def test_every_result_says_what_where_when_and_how(name):
     datetime.date.fromisoformat(result["date"])
     assert (FOLDER.parents[1] / result["made_by"]).is_file()
     assert f"`{name}.json`" in (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_list_of_results_names_those_that_are_here_and_no_others():
+    listed, *_ = (FOLDER / "README.md").read_text(encoding="utf-8").split("These programs write further files")
+    assert sorted(re.findall(r"^\| `(\w+)\.json`", listed, re.M)) == NAMES
 
 
 def numbers(value, key=""):

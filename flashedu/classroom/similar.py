@@ -45,8 +45,8 @@ def _pairs(name, handed, options, found):
     answers = [(one, runs_of(_cells(options.folder / one.file), name) - given) for one in found if one.handed is handed]
     answers = [(one, runs, likeness(runs, solution)) for one, runs in answers if len(runs) > FEWEST_TOKENS - RUN]
     for (one, runs, a), (other, others, b) in combinations(answers, 2):
-        if one.student != other.student and min(a, b) < ALIKE <= likeness(runs, others):
-            yield dict(zip(COLUMNS, (likeness(runs, others), name, one.student, other.student, a, b, one.file, other.file)))
+        if one.student != other.student and min(a, b) < ALIKE <= (alike := likeness(runs, others)):
+            yield dict(zip(COLUMNS, (alike, name, one.student, other.student, a, b, one.file, other.file)))
 
 
 def _cells(path):
