@@ -17,6 +17,7 @@ from flashedu.reference import naive_attention
 from flashedu.reference.quantize import outlier_inputs, rotate
 
 HEAD_DIM, LENGTHS, ROUNDS = 128, (4096, 8192, 16384), 9
+STEADY_MS, STEADY_ROUNDS, STEADY_CALLS = 150, 3, 1000
 NAMES = ("fp8", "version3", "cudnn")
 ERROR_ROWS, ERROR_LENGTH, SEEDS = 256, 16384, 4  # of the experiment in chapter 6
 Q_ROWS, K_ROWS = 64, 128  # a scale each
@@ -28,7 +29,9 @@ METHOD = {
     "version3": 'flashedu.kernels.flash_attention(backend="hopper") on bfloat16.',
     "cudnn": "torch's scaled_dot_product_attention with CUDNN_ATTENTION alone allowed, on bfloat16.",
     "flops": "Credited FLOPs: 4 n^2 head_dim for each head, half of that if causal. flops_per_s = flops / time_ms; of_matmul compares with a bfloat16 product.",
-    "experiment": "speed: times. errors: the root of the mean square of o - o*, o* naive attention in float64, on the inputs of Shah et al. 2024 (section 4.3), "
+    "experiment": "speed: times, each contender for some milliseconds after the others. steady: times again, each contender alone for so long that the device has "
+    f"the clock that this contender's power allows: {STEADY_MS} ms of calls that are not timed, then as many that are, in {STEADY_ROUNDS} rounds; time_ms is the median of "
+    "these. errors: the root of the mean square of o - o*, o* naive attention in float64, on the inputs of Shah et al. 2024 (section 4.3), "
     "every element N(0, 1) and one in a thousand with N(0, 100) added: "
     f"{ERROR_ROWS} queries, {ERROR_LENGTH:,} keys, one head for each of {SEEDS} seeds.",
     "scales": f"one: one scale a tensor. blocks: one for every {Q_ROWS} queries and every {K_ROWS} keys, and one for all values of a head.",
@@ -56,6 +59,21 @@ def fp8_call(q, k, v, causal):
     return partial(hopper_fp8_forward, *fp8_inputs(q, k, v), causal)
 
 
+def steady_clock(fn, calls):
+    """A clock for `interleave`, which makes as many calls beforehand."""
+    import torch
+
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(calls):
+        fn()
+    start.record()
+    for _ in range(calls):
+        fn()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop) / calls
+
+
 def measure_speed(n, head_dim, causal, matmul, clock):
     """Rows of one size."""
     import torch
@@ -63,13 +81,14 @@ def measure_speed(n, head_dim, causal, matmul, clock):
     q, k, v, _ = contenders.random_inputs(speed.TOKENS // n, speed.WIDTH // head_dim, n, head_dim)
     attends = contenders.rungs(n, causal)
     calls = {"fp8": fp8_call(q, k, v, causal), **{name: partial(attends[name], q, k, v) for name in NAMES[1:]}}
-    outcomes = interleave({"matmul": lambda: matmul, **{name: lambda call=call: call for name, call in calls.items()}}, clock, ROUNDS, speed.SLOT_MS)
+    timed = {"matmul": lambda: matmul, **{name: lambda call=call: call for name, call in calls.items()}}
+    outcomes = {"speed": interleave(timed, clock, ROUNDS, speed.SLOT_MS), "steady": interleave(timed, steady_clock, STEADY_ROUNDS, STEADY_MS, most_calls=STEADY_CALLS)}
     rows, right = ladder.exact_rows(q, k, v, causal)
     results = {name: call() for name, call in calls.items()}
     errors = {name: ladder.relative_error(o[0] if name == "fp8" else o, rows, right) for name, o in results.items()}
     torch.cuda.empty_cache()
-    return [{"experiment": "speed", **row} for row in
-            speed.rows_of(dict(direction="forward", head_dim=head_dim, n=n, causal=causal), outcomes, errors)]
+    problem = dict(direction="forward", head_dim=head_dim, n=n, causal=causal)
+    return [{"experiment": experiment, **row} for experiment, found in outcomes.items() for row in speed.rows_of(problem, found, errors)]
 
 
 def measure_errors():
@@ -107,7 +126,7 @@ def main():
     matmul = contenders.matmul()
     clock = contenders.device_clock(matmul)
     rows = speed.sweep((HEAD_DIM,), LENGTHS, partial(measure_speed, matmul=matmul, clock=clock)) + measure_errors()
-    what = "Attention on fp8 (e4m3) numbers on one Hopper GPU: its time beside bfloat16, interleaved, and its error with and without a rotation of q and k."
+    what = "Attention on fp8 (e4m3) numbers on one Hopper GPU: its time beside bfloat16, and its error with and without a rotation of q and k."
     options.out.mkdir(parents=True, exist_ok=True)
     print(write(options.out, "fp8", result(what, "tools/measure_fp8.py", METHOD, rows)))
     for row in rows:

@@ -6,13 +6,13 @@ import warnings
 MOST_CALLS = 20  # in a slot; few enough that Python queues them while the device is still busy with what came before
 
 
-def interleave(contenders, clock, rounds, slot_ms, limit_ms=math.inf):
+def interleave(contenders, clock, rounds, slot_ms, limit_ms=math.inf, most_calls=MOST_CALLS):
     """Time every contender once in each of `rounds` rounds; each round begins with another contender.
 
     contenders: {name: prepare}, where prepare() returns the function to be timed, which is called without arguments.
     clock(fn, calls): milliseconds of one call, averaged over `calls` calls in a row. A contender is called once untimed
-    (it may have to be compiled), and once to see how many calls take about slot_ms; so many are one sample. If that one
-    call takes more than limit_ms, there are no others.
+    (it may have to be compiled), and once to see how many calls take about slot_ms; so many, but
+    at most most_calls, are one sample. If that one call takes more than limit_ms, there are no others.
 
     Returns {name: outcome} in the order of `contenders`. An outcome is {"time_ms": the median of the samples,
     "time_ms_min", "time_ms_max", "rounds", "calls": calls in a sample} or, for a contender that raised,
@@ -29,7 +29,7 @@ def interleave(contenders, clock, rounds, slot_ms, limit_ms=math.inf):
                 if once_ms > limit_ms:
                     failures[name] = {"not_run": f"one call takes more than {limit_ms:.0f} ms"}
                 else:
-                    calls[name] = max(1, min(MOST_CALLS, round(slot_ms / once_ms)))
+                    calls[name] = max(1, min(most_calls, round(slot_ms / once_ms)))
                     functions[name] = fn
             except Exception as error:  # whatever a library raises, the others go on
                 failures[name] = failure(error, heard)

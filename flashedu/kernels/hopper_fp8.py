@@ -18,6 +18,7 @@ from flashedu.kernels.hopper_shared import Work, new_ring
 
 BLOCK_K, SLOTS, REGISTERS = 128, 4, 240
 P_SHIFT = gl.constexpr(8.0)  # P, at most 1, is multiplied by 2**8, so that small weights are not lost in e4m3
+SMALLEST = gl.constexpr(2.0**-126)  # of a product of scales: 0 times the -inf of a hidden key would be NaN
 
 
 @gluon.jit
@@ -76,11 +77,11 @@ def consumer(c: gl.constexpr, work, q_ring, k_ring, v_ring, o_ptr, lse_ptr, q_sc
         k_ring.free(use)
         if work.CAUSAL or work.RAGGED:
             s = masked(s, (n - 1) * BLOCK_K, rows, work)
-        pairs, m, l, _ = softmax(s, m, l, q_scale * gl.load(k_scales + n - 1), work.CAUSAL)
+        pairs, m, l, _ = softmax(s, m, l, max(q_scale * gl.load(k_scales + n - 1), SMALLEST), work.CAUSAL)
         unmasked = n - max(0, min(i0 + 1 + work.n_k - work.n_q, work.n_k)) // BLOCK_K
         use += 1
         for t in range(1, n):
-            factor = q_scale * gl.load(k_scales + n - 1 - t)
+            factor = max(q_scale * gl.load(k_scales + n - 1 - t), SMALLEST)
             p = operand(pairs, P)
             s = warpgroup_mma(q, k_ring.wait(use).permute((1, 0)), zeros, use_acc=False, is_async=True)
             acc = warpgroup_mma(p, v_ring.wait(use - 1).permute((1, 0)), acc, is_async=True)
