@@ -17,7 +17,7 @@ from flashedu.kernels.memory import store_tile
 from flashedu.kernels.tiles import DECODE, padded, pick, precision
 
 PROGRAMS = 2  # that a multiprocessor works on at a time: its shared memory holds so many of the tiles in DECODE
-START = 4  # tiles of keys that could be read in the time that a program needs to begin and to end
+START, MERGE = 4, 5  # tiles that a program could read in the time that it takes to begin and to end, and that the second kernel takes
 MERGED = 64  # parts that a program merges at a time
 
 
@@ -95,11 +95,17 @@ def merge_kernel(
 def splits_for(heads, tiles, multiprocessors):
     """How many parts the keys of each of `heads` tiles of rows are split into, `tiles` tiles of keys, to have the GPU done soonest.
 
-    There are heads * splits programs. The device works on PROGRAMS * multiprocessors of them at a time, in waves, and one of
-    them takes as long as ceil(tiles / splits) + START tiles. Of equals the fewest, and never more parts than places.
+    A unit of time is that in which the memory can bring a tile to each multiprocessor; no program is faster, alone or not.
+    There are heads * splits programs of ceil(tiles / splits) + START, in waves of PROGRAMS * multiprocessors. Together
+    they take no less than the memory does, and parts are merged after that. Of equals those with the shortest waves, then the fewest.
     """
-    places = PROGRAMS * multiprocessors
-    return min(range(1, max(1, min(tiles, places)) + 1), key=lambda splits: -(-heads * splits // places) * (-(-tiles // splits) + START))
+    places, memory = PROGRAMS * multiprocessors, heads * tiles / multiprocessors + START
+
+    def time(splits):
+        waves = -(-heads * splits // places) * (-(-tiles // splits) + START)
+        return max(waves, memory) + MERGE * (splits > 1), waves
+
+    return min(range(1, max(1, min(tiles, places)) + 1), key=time)
 
 
 def decode_attention(q, k, v, causal=False, scale=None, splits=None, tile=None):

@@ -7,7 +7,7 @@ from flashedu.viz.curves import duration, size
 from flashedu.viz.figure import COLOURS
 from flashedu.viz.svg import FAINT, INK, SIZE, WIDTH, Drawing, Plot, line, number, path, polyline, rect, text
 
-PROGRAMS, START = 2, 4  # as in flashedu.kernels.decode
+PROGRAMS, START, MERGE = 2, 4, 5  # as in flashedu.kernels.decode
 BLOCK_K, HEAD_DIM, ITEMSIZE = 64, 128, 2
 LEFT, RIGHT = 20, WIDTH - 20
 GRID, CELL, COLUMNS = 82, 18, 22  # of multiprocessors: top, side, how many in a row
@@ -19,19 +19,23 @@ MOST = 512  # parts on the curve's axis
 def bandwidth_share(heads, tiles, splits, multiprocessors):
     """Share of the memory's bandwidth that `heads` key heads of `tiles` tiles each reach, cut into `splits` parts.
 
-    PROGRAMS programs on each multiprocessor draw alike on the bandwidth. They come in waves, and each takes the time of its
-    tiles and of START more, to begin and to end.
+    The unit of time is that in which the memory can bring a tile to each multiprocessor.
     """
-    places = PROGRAMS * multiprocessors
-    waves = -(-heads * splits // places)
-    return heads * tiles / (places * waves * (-(-tiles // splits) + START))
+    memory = heads * tiles / multiprocessors
+    return memory / (max(waves_time(heads, tiles, splits, multiprocessors), memory + START) + MERGE * (splits > 1))
+
+
+def waves_time(heads, tiles, splits, multiprocessors):
+    """What programs take that never wait for each other: one for its tiles, and START to begin and to end, and as many waves of them."""
+    return -(-heads * splits // (PROGRAMS * multiprocessors)) * (-(-tiles // splits) + START)
 
 
 @functools.lru_cache(1024)
 def best_splits(heads, tiles, multiprocessors):
-    """The least number of parts, no more than there are places, that reaches the largest share."""
+    """The number of parts, no more than there are places, that reaches the largest share; of equals that with the shortest waves."""
     most = max(1, min(tiles, PROGRAMS * multiprocessors))
-    return max(range(1, most + 1), key=lambda splits: bandwidth_share(heads, tiles, splits, multiprocessors))
+    problem = heads, tiles
+    return max(range(1, most + 1), key=lambda splits: (bandwidth_share(*problem, splits, multiprocessors), -waves_time(*problem, splits, multiprocessors)))
 
 
 def splits_drawing(splits, n, batch, kv_heads, gpu_name):
@@ -59,6 +63,8 @@ def splits_drawing(splits, n, batch, kv_heads, gpu_name):
     note = ""
     if splits > tiles:
         note = f"There are only {tiles} tiles of {BLOCK_K} keys: {splits - tiles} parts are empty. The empty state changes nothing, but it takes a program."
+    elif waves_time(heads, tiles, splits, device.sms) <= heads * tiles / device.sms + START:
+        note = "The memory is at work from the first program to the last: no other cut could make it faster."
     elif waves > 1 and last < places:
         note = f"In the last wave {places - last:,} places have nothing to do."
     elif heads >= places:

@@ -10,7 +10,7 @@ from readable import assert_readable, said
 from flashedu.demos.demo import choices
 from flashedu.demos.splits import splits
 from flashedu.hardware import GPUS
-from flashedu.viz.splits import BLOCK_K, HEIGHT, PROGRAMS, START, bandwidth_share, best_splits, splits_drawing
+from flashedu.viz.splits import BLOCK_K, HEIGHT, MERGE, PROGRAMS, START, bandwidth_share, best_splits, splits_drawing
 
 POSITIONS = {name: [value for _, value in choices(control)] for name, control in splits().controls.items()}
 LAYER = splits().values
@@ -45,7 +45,8 @@ def test_extremes_can_be_read(gpu):
 @pytest.mark.parametrize("heads, tiles, parts, sms", [(8, 2048, 1, 132), (8, 2048, 33, 132), (8, 2048, 34, 132), (128, 256, 3, 108), (1, 5, 16, 40), (264, 16, 1, 132)])
 def test_the_share_is_that_of_programs_given_out_one_by_one(heads, tiles, parts, sms):
     time, _ = finish(heads, tiles, parts, PROGRAMS * sms)
-    assert bandwidth_share(heads, tiles, parts, sms) == pytest.approx(heads * tiles / (PROGRAMS * sms * time))
+    memory = heads * tiles / sms
+    assert bandwidth_share(heads, tiles, parts, sms) == pytest.approx(memory / (max(time, START + memory) + (MERGE if parts > 1 else 0)))
 
 
 @pytest.mark.parametrize("parts, n, batch, gpu", list(itertools.product((1, 33, 512), (512, 131_072), (1, 16), ("T4", "H200", "B200"))))
@@ -78,6 +79,6 @@ def test_it_predicts_what_the_kernel_chooses():
         pytest.skip("there is no Triton on this system")
     from flashedu.kernels import decode
 
-    assert (PROGRAMS, START) == (decode.PROGRAMS, decode.START)
+    assert (PROGRAMS, START, MERGE) == (decode.PROGRAMS, decode.START, decode.MERGE)
     for heads, tiles, sms in itertools.product((1, 8, 100, 300), (1, 7, 64, 2048), (40, 132)):
         assert best_splits(heads, tiles, sms) == decode.splits_for(heads, tiles, sms)

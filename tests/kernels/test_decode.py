@@ -16,7 +16,7 @@ from problems import HUGE, Problem, arrays, far_apart, forward_ratio
 from flashedu.exactness import attention_bounds
 from flashedu.hardware import GPUS
 from flashedu.kernels import DEVICE, compiled, decode
-from flashedu.kernels.decode import PROGRAMS, START, decode_attention, splits_for
+from flashedu.kernels.decode import MERGE, PROGRAMS, START, decode_attention, splits_for
 from flashedu.kernels.tiles import DECODE, INTERPRETED, SHARED_BYTES, Tile
 from flashedu.reference import split_kv_attention
 
@@ -194,18 +194,18 @@ def busiest(heads, tiles, multiprocessors, splits):
 @pytest.mark.parametrize("multiprocessors", [1, 16, 132])
 @pytest.mark.parametrize("heads, tiles", [(1, 1), (1, 2048), (8, 1), (8, 16), (8, 2048), (100, 64), (128, 128), (263, 512), (264, 512), (265, 512), (1000, 100)])
 def test_the_number_of_parts_is_the_best(heads, tiles, multiprocessors):
-    splits = splits_for(heads, tiles, multiprocessors)
-    assert 1 <= splits <= max(1, min(tiles, PROGRAMS * multiprocessors))
-    best = min(busiest(heads, tiles, multiprocessors, other) for other in range(1, min(tiles, PROGRAMS * multiprocessors) + 1))
-    assert busiest(heads, tiles, multiprocessors, splits) == best
-    assert splits == 1 or busiest(heads, tiles, multiprocessors, splits - 1) > best
+    def time(splits):
+        waves = busiest(heads, tiles, multiprocessors, splits)
+        return max(waves, heads * tiles / multiprocessors + START) + (MERGE if splits > 1 else 0), waves, splits
+
+    assert splits_for(heads, tiles, multiprocessors) == min(map(time, range(1, min(tiles, PROGRAMS * multiprocessors) + 1)))[2]
 
 
 def test_one_long_sequence_fills_an_h200_in_one_wave():
     sms = GPUS["H200"].sms
     splits = splits_for(8, 131_072 // DECODE[2, 128][0].block_k, sms)
     assert 0.95 * PROGRAMS * sms <= 8 * splits <= PROGRAMS * sms
-    assert splits_for(8 * 64, 2048, sms) < 4  # many sequences fill it without
+    assert splits_for(8 * 16, 16, sms) == splits_for(8 * 64, 2048, sms) == 1  # many sequences fill it without
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="only in the interpreter is the multiprocessor one")
