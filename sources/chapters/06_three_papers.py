@@ -34,8 +34,8 @@ from flashedu.machine import Machine
 
 # %%
 from flashedu.reference import fa1_on_machine, lazy_attention, naive_attention, naive_on_machine
-from flashedu.results import load
 from flashedu.reference.quantize import E4M3_MAX, fp8_attention, outlier_inputs, quantize_e4m3, rotate
+from flashedu.results import load
 from flashedu.viz import ladder as rungs
 from flashedu.viz import schedule as timeline
 from flashedu.viz import three_versions
