@@ -244,6 +244,12 @@ def test_each_version_is_faster_than_the_one_before(rungs):
         assert times == sorted(times, reverse=True)
 
 
+def test_the_readme_says_how_the_ladder_ends(rungs):
+    ratios = [rungs[head_dim, n, causal, "cudnn"]["time_ms"] / rungs[head_dim, n, causal, "version3"]["time_ms"]
+              for head_dim, n, causal in itertools.product(speed.HEAD_DIMS, speed.LENGTHS, (False, True)) if n >= 4096]
+    assert f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as cuDNN's on an H200" in " ".join((FOLDER.parents[1] / "README.md").read_text(encoding="utf-8").split())
+
+
 @pytest.fixture(scope="module")
 def stored_p():
     return {(row["n"], row["variant"], row["phase"]): row for row in load("h200_backward_stored_p")["rows"]}

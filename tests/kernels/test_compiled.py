@@ -102,6 +102,15 @@ def test_the_tile_is_the_one_that_was_asked_for():
     assert (dkdv.kernel, dkdv.constants["BLOCK_Q"], dkdv.constants["BLOCK_K"]) == ("dkdv_kernel", 32, 64)
 
 
+@pytest.mark.parametrize("n_q, n_k", [(100, 1), (1, 100)])
+def test_one_key_and_one_query_compile(n_q, n_k):
+    """As a constant of the program, one key made ptxas 12.8 die."""
+    q, kv = (torch.empty(1, n, heads, 64, dtype=torch.float16, device="meta").transpose(1, 2) for n, heads in ((n_q, 3), (n_k, 1)))
+    lse = torch.empty(1, 3, n_q, device="meta")
+    kernels = compiled._ask(90, "flash_backward", (q, kv, kv, q, lse, q, True), {"dq_kernel": {}, "dkdv_kernel": {}}, module="flashedu.kernels.backward")
+    assert [kernel.kernel for kernel in kernels] == ["dq_kernel", "dkdv_kernel"] and all(kernel.fits for kernel in kernels)
+
+
 def test_softmax_has_no_products():
     found = compiled.softmax(90, n=1000, num_warps=2)
     assert found.matrix_instruction is None and found.fits and found.spill_bytes == 0 and found.counts["ex2"] > 0
