@@ -531,7 +531,7 @@ levels.intensity_against_block(blocks, tiled_intensity, ridges, naive_intensity,
 #
 # Now back to the race of the first screen. Your CPU has no HBM, but it has the same shape: a few hundred
 # kilobytes to a few megabytes of cache beside each core, and main memory behind. Naive attention at
-# $N = 4096$ makes three arrays of 67 MB each, which no such cache holds, and passes over them again and
+# $N = 4096$ makes three arrays of $4 N^2$ bytes each, which no such cache holds, and passes over them again and
 # again. A tile of 256 x 256 in float32 is 256 KiB.
 #
 # The next cells run both from 1,024 to 16,384 tokens, naive attention only where its arrays of $N^2$ take

@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from heads import head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,12 +13,6 @@ from flashedu.reference import naive_attention, naive_on_machine
 
 pytestmark = pytest.mark.filterwarnings("error")
 random_cases = settings(max_examples=100, deadline=None, derandomize=True, database=None)
-
-
-def head(n_q, n_k, d, d_v=None, dtype="float32", scale=1.0, seed=0):
-    rng = np.random.default_rng([seed, n_q, n_k, d])
-    q, k, v = (rng.standard_normal(shape) for shape in ((n_q, d), (n_k, d), (n_k, d_v or d)))
-    return (scale * q).astype(dtype), k.astype(dtype), v.astype(dtype)
 
 
 def key_by_key(q, k, v, causal):
