@@ -171,6 +171,57 @@ against_length(lines, "times as fast as naive", "Attention alone, D = 128, no ma
 # The prediction is for the forward pass. Backward the gain is smaller at every length: naive attention reads a P that
 # it has kept, and our kernels compute it again, in seven products instead of four (chapter 5).
 #
+# ### The block, measured
+#
+# The first screen was a sum: attention, measured apart, and the rest of the block, from its FLOPs and the rate of a
+# matrix product. Now let a whole block run on an H200, norms and activations included, with 16,384 tokens in the batch:
+# as one sequence, or as up to 128 short ones. The products with weights are the same at every $N$, and backward there
+# are two for each of them. So the sum can be made again, with this course's `flash_attention`. **From which length on
+# should the block be a tenth faster? And backward, is that length greater or smaller?**
+
+# %%
+short = load("h200_short_sequences")["rows"]
+timed = {(row["direction"], row["n"], row["what"], row["contender"]): row["time_ms"] for row in short}
+lengths, ways, rows = sorted({row["n"] for row in short}), ("forward", "backward"), []
+for way, rest in zip(ways, (rest_ms(16_384), 2 * rest_ms(16_384))):
+    for n in lengths:
+        naive, flash = (timed[way, n, "attention", name] for name in ("naive", "flash"))
+        gain = timed[way, n, "block", "naive"] / timed[way, n, "block", "flash"]
+        rows.append((way, f"{n:,}", f"{naive / flash:.2f}", f"{(naive + rest) / (flash + rest):.2f}", f"{gain:.2f}"))
+table(["", "N", "attention alone: times as fast", "block, predicted", "block, measured"], rows)
+
+# %%
+spread = [row["time_ms_max"] / row["time_ms_min"] - 1 for row in short if row["what"] == "block"]
+print(f"a block's slowest round takes {np.median(spread):.0%} longer than its fastest (the median of all blocks)")
+for way, n in (("forward", 512), ("forward", 2048), ("forward", 8192), ("backward", 2048), ("backward", 16_384)):
+    for name in ("naive", "flash"):
+        alone, whole = timed[way, n, "attention", name], timed[way, n, "block", name]
+        added = whole - timed[way, n, "block", "none"]
+        print(f"{way:8} N = {n:6,}: {name} takes {alone:5.2f} ms alone and adds {added:5.2f} ms to a block without "
+              f"attention, {added / whole:3.0%} of its time")
+
+# %%
+lines = {f"{label}, {way}": {n: timed[way, n, what, "naive"] / timed[way, n, what, name] for n in lengths} for way in ways
+         for label, what, name in (("flash", "attention", "flash"), ("FlashAttention-2", "attention", "fa2"), ("block", "block", "flash"))}
+against_length(lines, "times as fast as naive", "On one H200, 16,384 tokens in the batch, no mask, the heads of Llama-3-8B: attention alone with "
+               "this course's kernels (flash) and with torch's FlashAttention-2, and a block of the model with this course's.", level=1)
+
+# %% [markdown]
+# Forward the sum is right within a few per cent. At 1,024 tokens the block gains less than a tenth, at 2,048 about a
+# fifth. At 512 and below it gains no more than what lies between two rounds of the same program. There flash attention
+# has stopped mattering for the block, although attention by itself is still nearly twice as fast. At the lengths shown,
+# naive attention's share of the time is three to four times its share of the FLOPs. Flash attention's is nearer, and
+# larger, too.
+#
+# Backward the length is greater, as it had to be with a smaller gain, and from 1,024 tokens on the sum promises too
+# much. Inside the block attention adds more time than it takes alone. Its inputs are views there, with other strides;
+# whether that is the reason these times do not say. Up to 2,048 tokens the block gains nothing that can be told from
+# noise, and at 16,384 less than a fifth.
+#
+# One curve lies below the line. Backward, torch's FlashAttention-2 is *slower* than naive attention up to 8,192 tokens.
+# Naive attention has kept P and only reads it. What flash attention surely saves in a backward pass is the memory for
+# P; whether it also saves time depends on the kernel.
+#
 # ## The asymptote: it is still $N^2$
 #
 # Flash attention stores $O(N)$ and computes $O(N^2)$. Nothing was taken from the arithmetic, and a little was added.
@@ -188,17 +239,48 @@ for n, row in sweep.items():
         end = "does not fit" if "time_ms" not in row["naive"] else f"holds {size(row['naive']['peak_bytes'])}"
         print(f"N = {n:6,}: flash {predicted:6.1f} ms predicted, {row['flash']['time_ms']:6.1f} ms measured; naive {end}")
 
+# %% [markdown]
+# Within a few per cent: an N² law is as easy to predict as it is hard to escape. Does it hold to half a million tokens?
+# Take this course's kernel, with four heads, so that a measurement ends within seconds, and predict as before, from one
+# time at 8,192. **How much longer does it take at 524,288 tokens? And at which power of two does naive attention end,
+# now that S and P are those of four heads?**
+
 # %%
-lines = {name: {n: row[name]["time_ms"] for n, row in sweep.items() if "time_ms" in row[name]} for name in ("naive", "flash")}
-lines["N² from 8,192, predicted"] = {n: sweep[8192]["flash"]["time_ms"] * (n / 8192) ** 2 for n in (*sweep, 131_072)}
-against_length(lines, "milliseconds", "One attention layer of Llama-3-8B, forward, on an H200. Flash is torch's FlashAttention-2. "
+long = {}
+for row in load("h200_long_sequences")["rows"]:
+    long.setdefault(row["contender"], {})[row["n"]] = row
+print(f"S and P of 4 heads fill {size(capacity)} at N = {math.isqrt(capacity // (2 * 4 * 2)):,}")
+for n, row in long["naive"].items():
+    end = f"holds {size(row['peak_bytes'])}" if "time_ms" in row else "does not fit"
+    print(f"N = {n:7,}: naive {end}, flash holds {size(long['flash'][n]['peak_bytes'])}")
+
+# %%
+# How much of its own N² prediction did everybody take?
+names, rows = {"flash": "flash", "hopper": "Hopper kernel", "cudnn": "cuDNN", "naive": "naive"}, []
+for n, row in long["flash"].items():
+    found = {name: long[name][n].get("time_ms", math.nan) / long[name][8192]["time_ms"] for name in names}
+    off = [f"{ratio / (n / 8192) ** 2:.2f}".replace("nan", "–") for ratio in found.values()]
+    rows.append((f"{n:,}", duration(row["time_ms"] / 1e3), *off, f"{long['matmul'][n]['flops_per_s'] / 1e12:.0f}"))
+table(["N", "flash takes", *(f"{label} / N²" for label in names.values()), "matrix product, TFLOP/s"], rows)
+
+# %%
+lines = {label: {n: row["time_ms"] for n, row in long[name].items() if "time_ms" in row} for name, label in names.items()
+         if name != "hopper"}
+lines["N² from 8,192, predicted"] = {n: long["flash"][8192]["time_ms"] * (n / 8192) ** 2 for n in long["flash"]}
+against_length(lines, "milliseconds", "Forward attention on one H200, four heads, D = 128, no mask. Flash is this course's Triton kernel. "
                "Naive attention ends where its memory does.", log=True)
 
 # %% [markdown]
-# Within a few per cent: an N² law is as easy to predict as it is hard to escape. At short lengths the points lie above
-# the line, where the GPU is not full and something constant is paid for. From there on the two methods run side by
-# side, a factor of two or three apart. What flash attention moved is not the slope. It is the end of the line:
-# memory stops naive attention, and only time stops flash attention.
+# It does. While the time grows to 4,096 times what it was, this course's kernel stays within a tenth of the prediction,
+# and at the far end it is off by a per cent or so. cuDNN, and the course's kernel for Hopper (chapter 6), lie below, on
+# lines of the same slope. At the end they need somewhat more than the square. A matrix product that was timed beside
+# them was slower there, too, so part of it is probably the GPU. Naive attention is the exception: from 16,384 tokens on
+# it takes less than two thirds of what its time at 8,192 predicts, and follows the square from there. The two pictures
+# before have their bend at the same place.
+#
+# A better kernel moves the line down by a factor, once. Twice the length eats a factor of four, every time. What flash
+# attention moved is not the slope. It is the end of the line: memory stops naive attention, where the closed form said
+# it would, and only time stops flash attention.
 #
 # How long is that? Suppose that a kernel reached the full rate of the matrix product, and let Llama-3-8B read a million
 # tokens: 32 blocks, causal, so that half of the scores are computed.
@@ -269,6 +351,41 @@ for queries in (1, 16, 256):
 # nearly idle. The first is decoding. The second is what flash attention is for: prompts and training. (Times depend on
 # what else a machine is doing.)
 #
+# On a GPU the prediction is as short: the bytes of the cache, divided by the rate of a copy. Take one query with 32
+# heads on an H200, over caches of up to 131,072 tokens, none of which is in L2. Four kernels: naive attention,
+# `flash_attention`, torch's FlashAttention-2, and `decode_attention` of chapter 8, which gives the keys of a head to
+# many programs. In the bytes they hardly differ, so they should take the same time, and with a quarter of the heads of
+# keys a quarter of it. **Do they? Remember how many programs `flash_attention` starts: one for each tile of queries of
+# each head, on more than a hundred multiprocessors.**
+
+# %%
+cached = {(row["kv_heads"], row["contender"], row["n"]): row for row in load("h200_kv_cache")["rows"]}
+names, rows = {"naive": "naive", "flash": "flash", "fa2": "FlashAttention-2", "decode": "decode, keys split"}, []
+for kv_heads, n in ((8, 1024), (32, 131_072), (8, 131_072), (1, 131_072)):
+    cache = cost.kv_cache_bytes(n, 1, kv_heads, d, 2)
+    took = [duration(cached[kv_heads, name, n]["time_ms"] / 1e3) for name in names]
+    rows.append((f"{n:,}", kv_heads, size(cache), duration(cache / cached[kv_heads, "copy", n]["bytes_per_s"]), *took))
+table(["N", "heads of keys", "cache", "at a copy's rate", *names.values()], rows)
+
+# %%
+lines = {label: {n: row["of_copy"] for (kv_heads, contender, n), row in cached.items() if (kv_heads, contender) == (8, name)}
+         for name, label in names.items()}
+against_length(lines, "bytes per second, of a copy's", "One query over a cache on one H200, 32 query heads, 8 heads of keys, D = 128. "
+               "The bytes are those of k, v, q and o, once, whatever a kernel moved.", level=1)
+
+# %% [markdown]
+# `decode_attention` does what the bytes allow, if there are enough of them. With 32 heads of keys it is even a little
+# faster than predicted: a copy reads and writes, a cache is only read, so a copy's rate is a yardstick and not a limit.
+# A quarter of the heads of keys takes it not much more than a quarter of the time. No kernel could have given that, only
+# the model. Torch's FlashAttention-2 follows. Small caches are far from the prediction. At 1,024 tokens every call takes
+# ten times as long as the bytes or more, and the cache of a single head of keys is still a small one at 131,072.
+#
+# And `flash_attention` is the slowest of the four: with 32 heads of keys several times slower than *naive* attention,
+# with one head dozens of times. Its time does not depend on the heads of keys at all. There are 32 programs in each
+# case, each of which walks through all of the keys by itself, and most of the GPU stands by. Bytes are not its limit.
+# Naive attention comes near to the prediction where the cache is largest. With 8 heads of keys it needs more than twice
+# the time of the bytes. Six per cent more of them are no reason for that, and these times do not give one.
+#
 # A whole model has many layers, a GPU only so much memory, and users come in numbers. The picture opens at Llama-3-8B
 # with 131,072 tokens. Before you move anything: its weights, 8 billion in 16 bits, are 16 GB and are read for each
 # token, too. At which batch does the cache matter more than the weights? (The weights are read once for the whole
@@ -280,9 +397,7 @@ demos.kv_cache("Llama-3-8B", "H200", n)
 # %% [markdown]
 # At a batch of 1, at this length. That is why long contexts are expensive to serve, however fast the kernels are.
 #
-# Flash attention does change something in decoding, and it is not the bytes: a kernel that gives a program to each tile
-# of queries has very few programs when there is only one query, and leaves the GPU idle. Chapter 8 repairs that with
-# the merge of chapter 2.
+# What can be repaired in the kernel, the number of its programs, chapter 8 repairs, with the merge of chapter 2.
 #
 # ## Head dimensions: what padding costs
 #
@@ -303,8 +418,8 @@ for head_dim in (64, 72, 96, 128) if TRITON else ():
 
 # %% [markdown]
 # The same tiles, the same number of instructions, the same shared memory for 72, 96 and 128. The masks of the loads know
-# about $D$; the products do not. So the prediction is that all three take the same time. (It is not measured here.)
-# Against the products that each of them needs, that is:
+# about $D$; the products do not. So the prediction is that all three take the same time. Against the products that each
+# of them needs, that is:
 
 # %%
 def to_a_power_of_two(head_dim):
@@ -335,6 +450,65 @@ print(f"72 = 64 + 8, padded to 64 + 16 in two tiles: {(64 + 16) / 72:.2f} times"
 # Padding costs products and not HBM bytes. The loads are masked, so the zeros come from nowhere, and S, P and the
 # exponentials are what they are for any $D$. So a decoding step does not pay for it, and a prompt does. If you design
 # a model, choose 64 or 128, and you will never meet this.
+#
+# Now the measurement, on an H200: 4 sequences of 4,096 tokens, 16 heads, head dimensions from 40 to 256. The prediction
+# for our kernels has no free number: any head dimension takes as long as the next power of two. **Will it hold forward
+# and backward, and for a dimension such as 50? And torch's backends: where are their steps, and what do they refuse?**
+
+# %%
+dims = {(row["direction"], row["contender"], row["head_dim"]): row for row in load("h200_head_dims")["rows"]}
+measured_dims = sorted({head_dim for _, _, head_dim in dims})
+names = {"flash": "flash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "efficient": "efficient"}
+
+
+def head_times(way):
+    """{label: {D: milliseconds}} of everybody, where they ran, and of the prediction for our kernels."""
+    lines = {label: {x: dims[way, name, x]["time_ms"] for x in measured_dims if "time_ms" in dims[way, name, x]}
+             for name, label in names.items()}
+    return lines | {"next power of two, predicted": {x: lines["flash"][to_a_power_of_two(x)] for x in measured_dims}}
+
+
+# %%
+against_head_dim(head_times("forward"), "milliseconds, forward", "Forward attention on one H200, 16,384 tokens in the batch, 16 heads. "
+                 "Flash is this course's Triton kernel, the others are torch's backends.")
+
+# %%
+kinds = {"multiples of 16": (48, 80, 96, 112, *range(144, 256, 16)), "other multiples of 8": (40, 56, 72, 88, 104, 120),
+         "50": (50,), "100": (100,)}
+for way in ways:
+    ours, *_, predicted = head_times(way).values()
+    for kind, chosen in kinds.items():
+        off = [ours[x] / predicted[x] for x in chosen]
+        print(f"{way:8} {kind:20}: " + " to ".join(f"{x:.2f}" for x in sorted({min(off), max(off)})) + " times the prediction")
+
+# %%
+steps = (64, 72), (96, 104), (128, 144), (192, 208)
+rows = [(way, label, *(f"{points[above] / points[below]:.2f}" for below, above in steps), *(f"{points[x]:.1f} ms" for x in (128, 144)))
+        for way in ways for label, points in head_times(way).items() if label in names.values()]
+table(["", "", *(f"{above} : {below}" for below, above in steps), "D = 128", "D = 144"], rows)
+
+# %%
+for name, label in names.items():
+    refused = {x: row["refused"].split(" | ") for (_, who, x), row in dims.items() if who == name and "refused" in row}
+    reason = next((part for parts in refused.values() for part in parts if "head_dim" in part or "last dim" in part), "")
+    print(f"{label}: " + (f"refuses {', '.join(map(str, refused))}: {reason.strip()}" if refused else "runs all of them"))
+
+# %% [markdown]
+# A staircase, as predicted, with rough treads. 72 takes what 128 takes, and so does every other multiple of 16, within
+# about a tenth. Some of the odd multiples of 8 take about a fifth more, and so does 100. At 50 it is half as much again,
+# or worse: its rows begin at multiples of 4 bytes and no more, so that loads have to be narrow, which is probably the
+# reason. That price was not in the products.
+#
+# Nor was the height of the last step. Backward, from 128 to 144, our kernels take three times as long, not twice. For
+# 256 they need smaller tiles, or tiles that are not loaded ahead (`flashedu/kernels/tiles.py`), which is probably the
+# reason. Torch's FlashAttention-2, slower than ours at 128, overtakes them. The memory-efficient backend falls even
+# further.
+#
+# The libraries have steps, too. Forward, FlashAttention-2 climbs at all four places of the table, cuDNN at three, and at
+# 72 both climb less than we do. What is refused is simple: cuDNN and the memory-efficient backend take multiples of 8
+# and nothing else. FlashAttention-2, as torch calls it, takes them all. When several backends are allowed,
+# `scaled_dot_product_attention` selects one by the inputs. So a model with $D = 100$ raises no error. It runs on what
+# is left, and in the figure that takes more than twice as long as cuDNN takes for 104.
 #
 # ## Approximations: what is given up
 #
@@ -488,8 +662,9 @@ print(f"a prompt of that length: linear attention needs 1/{less:,.0f} of the FLO
 # At which length attention becomes half of a block, and why it is later for larger models. What Amdahl's law leaves of
 # a kernel that is five times as fast. Why the time at any great length is known from one. Why a decoding step
 # reads all of the cache with any exact kernel, at about one FLOP per byte for each query head of a group, and who can
-# change that. What a head dimension of 72 costs in tiles of 128, and what it does not cost. What three approximations
-# give up, what each is good for, and why their errors lie on the other side of a cliff.
+# change that. Why flash attention can lose to naive attention there. What a head dimension of 72 costs in tiles of 128,
+# and what it does not cost. What three approximations give up, what each is good for, and why their errors lie on the
+# other side of a cliff.
 #
 # ## Now you
 #
