@@ -18,7 +18,8 @@ def bandwidth(lines, x_label, y_label, caption):
     told = []
     for name, (x, shares) in lines.items():
         colour, line, marker = LINES[name]
-        axes.plot(x, shares, color=COLOURS[colour], linestyle=line or "none", marker=marker, label=name)
+        seen_through = {"markerfacecolor": "none", "markersize": 9} if line else {}  # where others have the same share
+        axes.plot(x, shares, color=COLOURS[colour], linestyle=line or "none", marker=marker, label=name, **seen_through)
         told.append(f"{name}: {shares[0]:.1%} at {x[0]:,}, {shares[-1]:.1%} at {x[-1]:,}, at most {max(shares):.1%}")
     axes.set(xscale="log", xlabel=x_label, ylabel=y_label, ylim=(0, 1.05))
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")

@@ -64,7 +64,8 @@ def splits_drawing(splits, n, batch, kv_heads, gpu_name):
     if splits > tiles:
         note = f"There are only {tiles} tiles of {BLOCK_K} keys: {splits - tiles} parts are empty. The empty state changes nothing, but it takes a program."
     elif waves_time(heads, tiles, splits, device.sms) <= heads * tiles / device.sms + START:
-        note = "The memory is at work from the first program to the last: no other cut could make it faster."
+        note = "The memory is at work from the first program to the last: "
+        note += "no other cut could make it faster." if share == best else "only without a cut, and so without a merge, would it be faster."
     elif waves > 1 and last < places:
         note = f"In the last wave {places - last:,} places have nothing to do."
     elif heads >= places:

@@ -39,11 +39,12 @@ from flashedu.processes import run
 # %%
 from flashedu.reference import attention_state, chunked_prefill, merge_states, split_kv_attention
 from flashedu.reference.caches import paged_attention, shared_prefix_attention
+from flashedu.results import load
 from flashedu.ring import EMPTY, merge, ring_attention, shard, unshard
 from flashedu.viz.curves import duration, size
 from flashedu.viz.decode import bandwidth
 from flashedu.viz.ring import ring_drawing
-from flashedu.viz.splits import PROGRAMS, START, bandwidth_share
+from flashedu.viz.splits import MERGE, PROGRAMS, START, bandwidth_share, waves_time
 from flashedu.viz.table import table
 
 # %%
@@ -63,7 +64,7 @@ rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((rows, d), dtype=np.float32) for rows in (heads // kv_heads, n, n))
 bound, _ = attention_bounds(q, k, v, block_k=block_k)
 rows = []
-for splits in (1, 2, 8, 33, 34, 128, 1024):
+for splits in (1, 2, 8, 16, 33, 34, 128, 1024):
     predicted_s = least_s / bandwidth_share(kv_heads, n // block_k, splits, h200.sms)
     ratio = bound.ratio(split_kv_attention(q, k, v, splits)[0])
     rows.append((f"{splits:,}", f"{kv_heads * splits:,}", f"{n // splits:,}", duration(predicted_s), f"{least_s / predicted_s:.0%}", f"{ratio:.4f}"))
@@ -71,9 +72,10 @@ table(["parts", "programs", "keys of a part", "predicted time", "of the bandwidt
 
 # %% [markdown]
 # Uncut, says the model, the GPU reads at a small fraction of its bandwidth: it has eight programs and nothing else to do.
-# Cut into 33 parts it is many times faster, with one part more it takes twice as long, and with a thousand it is slow
-# again; that will have to be explained. And look at the last column. The answer of a thousand strangers who have seen 32 keys
-# each is as good as the answer of one who has seen them all. Neither uses more than a trace of what rounding allows.
+# Cut into 16 parts it is many times faster, and twice as many parts gain hardly more. A 34th part costs time, and with
+# a thousand it is slow again; that will have to be explained. And look at the last column. The answer of a thousand
+# strangers who have seen 32 keys each is as good as the answer of one who has seen them all. Neither uses more than a
+# trace of what rounding allows.
 #
 # This chapter cuts attention over programs, over devices, and over whatever else holds keys in several places, and
 # there is nothing new to be learnt for it. The merge is that of chapter 2 each time. What differs is what decides
@@ -106,32 +108,48 @@ table(["", "programs, one for each query head's tile", "the same, one for each k
 #
 # ## How many parts?
 #
-# The model of the first table rests on two numbers. The tiles of this course's decoding kernel are small enough for
-# `PROGRAMS` programs on a multiprocessor at a time. Call that *places*: each place, we assume, draws an equal share of the
-# bandwidth, and no more. If there are more programs than places they come in waves. And a program needs some time to
-# begin, when no tile is there yet, and to end, when none is on its way. In that time, we assume, `START` tiles could have
-# been read.
+# The model of the first table takes as its unit of time that in which the memory can bring one tile to each
+# multiprocessor. A program has room for only so many loads under way. So it needs that time for each of its tiles, we
+# assume, alone or not, and `START` more to begin, when no tile is there yet, and to end, when none is on its way. A
+# multiprocessor has *places* for `PROGRAMS` programs at a time, whose tiles its shared memory holds. If there are more
+# programs than places, they come in waves. All together cannot be faster than the memory is. And if there are parts,
+# the second kernel, which merges them, takes `MERGE`.
+#
+# `START` and `MERGE` were read off times on an H200: there a program takes about as long as its tiles and `START` more,
+# and a cut costs about `MERGE`. How good the model is will be seen in the section *Measured*.
 
 # %%
-print(f"PROGRAMS = {PROGRAMS}, START = {START}: {PROGRAMS * h200.sms} places")
+print(f"PROGRAMS = {PROGRAMS}: {PROGRAMS * h200.sms} places; START = {START}, MERGE = {MERGE} units of time")
 
 # %%
 # include: flashedu.viz.splits:bandwidth_share
 
 
+# %%
+# include: flashedu.viz.splits:waves_time
+
+
 # %% [markdown]
-# Move the sliders. **At which number of parts does the curve break, and why there? What happens to the breaks when the
-# batch has 16 sequences? And with a cache of 1,024 tokens, is any number of parts good?**
+# Move the sliders. **From which number of parts on does the curve rise no more, and why there? With 8,192 tokens in the
+# cache, where does it break? What do the breaks become when the batch has 16 sequences? And with 1,024 tokens, is any
+# number of parts good?**
 
 # %%
 demos.splits()
 
 # %% [markdown]
-# With 33 parts, 8 heads make 264 programs, one for every place. With 34 there are eight more, and everybody waits for
-# those eight to read their part in a second wave. It is the last wave of chapter 6 again, and here it hurts more. Later
-# breaks are smaller, since a wave of short parts is soon over, but short parts spend their time on
-# beginning and ending. So the best number fills one wave as exactly as it can. With 16 sequences the heads alone make
-# nearly half a wave. With 1,024 tokens each head has so few tiles that no cut makes a good stream of them.
+# With 16 parts, 8 heads make 128 programs, nearly one for each multiprocessor, and that nearly keeps the memory at work.
+# A few parts more, and it is at work from the first tile to the last. No cut can do better.
+#
+# With 33 parts there are 264 programs, one for every place. With 34 there are eight more, and everybody waits for those
+# eight to read their part in a second wave. It is the last wave of chapter 6 again. With a long cache this is hardly
+# seen: all places together could read `PROGRAMS` times as fast as the memory brings, so a wave that is nearly empty
+# fits into the memory's time, or almost. With 8,192 tokens it does not, since a part is read in no more time than it
+# takes to begin and to end.
+#
+# With 16 sequences the heads alone make a program for nearly each multiprocessor. Up to 8,192 tokens a cut gains less
+# than the merge costs. With 1,024 tokens and one sequence each head has so few tiles that even at the best number of
+# parts nearly all of the time is beginning, ending and merging.
 #
 # `splits_for` in `flashedu/kernels/decode.py` is this model, minimised. It runs on the CPU before each launch, so its
 # answers are kept.
@@ -152,7 +170,7 @@ bandwidth(shares, "tokens in the cache", "share of the bandwidth", caption)
 
 # %% [markdown]
 # Uncut, a longer cache does not help: eight programs stay eight programs. Cut, a long cache is the easy case. In short
-# ones beginning and ending are most of it, but there the whole step takes microseconds.
+# ones beginning, ending and merging are most of it, but there the whole step takes microseconds.
 #
 # Is the cut free of charge? A part's state is written to HBM by one kernel and read by the next, in float32, so that
 # nothing is rounded on the way. **How many bytes is that, beside the cache?**
@@ -231,6 +249,92 @@ table(["", "batch", "heads", "kv_heads", "queries", "keys", "D", "parts", "error
 # asks: a small model has guessed some tokens, and the large one looks at all of them in one step.) The rows of
 # a tile are not many in decoding, and the matrix unit works mostly on padding. That costs nothing, as it has nothing
 # else to do.
+#
+# ## Measured
+#
+# `h200_decode.json` has the time of such a step on an H200, at each cache length, by several kernels in the same rounds,
+# beside a copy within HBM. The copy's rate is the yardstick, in the place of the data sheet's. It is no limit: a copy
+# writes as much as it reads, and attention hardly writes. **Where will the model be wrong? Do torch's kernels cut the
+# keys, too? And where is naive attention, before or behind the uncut kernel?**
+
+# %%
+decode = load("h200_decode")
+found = {(row["experiment"], row["batch"], row["n"], row["contender"], row.get("splits")): row for row in decode["rows"]}
+copies = [row["bytes_per_s"] for key, row in found.items() if key[3] == "copy"]
+print(f"the copies: {min(copies) / 1e12:.2f} to {max(copies) / 1e12:.2f} TB/s, {np.median(copies) / h200.hbm_bytes_per_s:.0%} of the data sheet's bandwidth")
+timed = {}
+for (experiment, batch, m, contender, _), row in found.items():
+    if experiment == "lengths" and batch == 1 and "of_copy" in row:
+        timed.setdefault(contender, []).append((m, row["of_copy"]))
+named = {"keys split": "decode", "one part": "one_part", "FlashAttention-2": "fa2", "cuDNN": "cudnn"}
+measured = {name: tuple(zip(*timed[contender])) for name, contender in named.items()}
+
+# %%
+caption = f"A decoding step, one layer of Llama-3-8B, one sequence, on an {decode['environment']['device']}. Lines without marks are the model."
+bandwidth({**shares, **measured}, "tokens in the cache", "share of a copy's rate", caption)
+
+# %%
+rows = []
+for batch, m in ((1, 1024), (1, 4096), (1, 16_384), (1, 65_536), (1, 131_072), (16, 1024), (16, 4096), (16, 16_384)):
+    own = {key[3]: row for key, row in found.items() if key[:3] == ("lengths", batch, m)}
+    times = [duration(own[name]["time_ms"] / 1e3) for name in ("decode", "one_part", "fa2", "cudnn", "torch", "naive")]
+    parts = own["decode"]["splits"]
+    model = bandwidth_share(batch * kv_heads, m // block_k, parts, h200.sms)
+    rows.append((f"{batch} x {m:,}", parts, *times, f"{own['decode']['of_copy']:.1%}", f"{model:.1%}", f"{own['cudnn']['of_copy']:.1%}"))
+table(["batch x tokens", "parts", "keys split", "one part", "FlashAttention-2", "cuDNN", "torch's choice", "naive",
+       "keys split, of a copy", "model", "cuDNN, of a copy"], rows)
+
+# %%
+largest = {key[3]: row for key, row in found.items() if key[:3] == ("lengths", 1, 131_072)}
+for name in ("decode", "one_part", "torch", "cudnn", "fa2", "naive"):
+    for kernel in largest[name]["kernels"]:
+        short_name = kernel["name"].removeprefix("void ").split("<")[0]
+        print(f"{name:8} {short_name[:50]:50} {' x '.join(map(str, kernel['grid'])):>10} = {math.prod(kernel['grid']):3} programs")
+
+# %% [markdown]
+# One part lies on its line, at a few per cent of a copy's rate whatever the length. Split keys follow theirs. In short
+# caches, where `START` and `MERGE` count most, the model is too hopeful, most of all around 4,096 tokens, and at the
+# longest it is too careful. With 16 sequences it is too hopeful about one part. Whether cutting helps there in spite of
+# the model was not measured; cuDNN shows that there was something to gain at 4,096 tokens.
+#
+# Nobody leaves the keys in one piece. FlashAttention-2's kernel has *splitkv* in its name and is followed by one that
+# combines, and cuDNN's, with nearly as many programs as ours, by one that reduces. Left to itself torch takes cuDNN
+# here. Our kernel is behind it by some per cent with one sequence, and by more with 16; both are ahead of
+# FlashAttention-2 in every row.
+#
+# And with one sequence naive attention beats the uncut kernel at every length. S and P, which make it slow elsewhere,
+# have one row for each query head here. Its first product has as many programs as there are multiprocessors, so the
+# library cuts the keys, too. Saving memory traffic is of no use to a GPU that idles.
+#
+# Now the number of parts, at the longest cache. **The model says that from 17 parts on it hardly matters. Does it?**
+
+# %%
+tried = sorted((key[4], row) for key, row in found.items() if key[0] == "splits" and key[3] == "decode")
+every = list(range(1, 257))
+lines = {
+    "keys split, predicted": (every, [bandwidth_share(kv_heads, 131_072 // block_k, parts, h200.sms) for parts in every]),
+    "keys split": ([parts for parts, _ in tried], [row["of_copy"] for _, row in tried]),
+}
+caption = f"131,072 tokens in the cache, one sequence, on an {decode['environment']['device']}, and what the model says."
+bandwidth(lines, "parts", "share of a copy's rate", caption)
+
+# %%
+rows = []
+for parts, row in tried:
+    waves, last = (f(kv_heads * parts - 1, PROGRAMS * h200.sms) + 1 for f in (int.__floordiv__, int.__mod__))
+    model = bandwidth_share(kv_heads, 131_072 // block_k, parts, h200.sms)
+    spread = (row["time_ms_max"] - row["time_ms_min"]) / row["time_ms"]
+    rows.append((parts, kv_heads * parts, waves, last, duration(row["time_ms"] / 1e3), f"{spread:.1%}", f"{row['of_copy']:.1%}", f"{model:.1%}"))
+table(["parts", "programs", "waves", "in the last wave", "time", "spread of the rounds", "of a copy", "model"], rows)
+
+# %% [markdown]
+# Up to 16 parts the model is right to some per cent, also where it surprises: 128 programs, fewer than there are
+# multiprocessors, read at more than nine tenths of a copy's rate. Beyond, the number does matter. With 64 parts the step
+# takes nearly a fifth longer than with 32, and the rounds differ by far less. Waves are not the reason: 48 parts leave
+# half of their last wave empty and do well, and 64 nearly fill it. What the reason is, these times do not tell.
+#
+# So the model is good for choosing, as its choice, in the table before, comes close to the best that was tried. It is
+# not good for saying what another choice would cost.
 #
 # ## Wrong merges
 #
@@ -420,6 +524,46 @@ table(["", "one direction", "tokens that hide it, forward", "backward", "GPUs at
 # messages, and the last two columns are that number. (An H200 machine has at most eight GPUs. Between them the messages
 # are hidden at both lengths; it is the links between machines that set the limit.)
 #
+# What do two H200s of one host make of it? `h200_ring.json` has causal attention of a long sequence on one GPU, and in a
+# ring of two. Two more rings tell what the messages cost: one that waits for each message before it computes, and one
+# that sends none, and whose answer is wrong. **How many times as fast are two GPUs? And what is missing to twice as fast,
+# is that the messages?**
+
+# %%
+measured = load("h200_ring")
+*timed, message = measured["rows"]
+where, first = measured["environment"], timed[0]
+print(f"{where['gpus']} x {where['device']}, {where['link']}: N = {first['n']:,}, {first['heads']} heads, {first['kv_heads']} key heads, D = {first['head_dim']}")
+rows = [(row["phase"], row["contender"].replace("_", " "), f"{row['time_ms']:.1f} ms", f"{row['time_ms_min']:.1f} to {row['time_ms_max']:.1f}",
+         f"{row['flops_per_s'] / 1e12:,.0f}", f"{row['speedup']:.2f}") for row in timed]
+table(["phase", "", "time", "of all rounds", "TFLOP/s, all GPUs together", "times as fast as one GPU"], rows)
+
+# %%
+for row in timed:
+    if "error_over_bound" in row:
+        print(f"{row['contender']:8}: error / bound", *(f"{name} {ratio:.3f};" for name, ratio in row["error_over_bound"].items()))
+step_ms = next(row["time_ms"] for row in timed if (row["phase"], row["contender"]) == ("forward", "ring_without_messages")) / where["gpus"]
+rate = message["bytes_per_s"]
+print(f"a message: {size(message['message_bytes'])} in {message['time_ms']:.2f} ms ({rate / 1e9:.0f} GB/s);",
+      f"a forward step without messages: {step_ms:.1f} ms, {step_ms / message['time_ms']:.0f} times as long")
+lost_ms = {row["contender"]: row["time_ms"] for row in timed if row["phase"] == "backward"}
+print(f"gradients of as many keys, in float32, would take {2 * message['time_ms']:.1f} ms;",
+      f"backward, messages cost {lost_ms['ring'] - lost_ms['ring_without_messages']:.1f} ms")
+hidden = math.ceil(2 * first["kv_heads"] / first["heads"] * h200.matmul_flops / rate)
+print(f"at that rate {hidden:,} tokens would hide a message; a shard has {first['n'] // where['gpus']:,}")
+
+# %% [markdown]
+# Forward, the messages do not matter: a ring that sends none is hardly faster, one that waits is hardly slower, and the
+# rounds of all three overlap. A message is so short beside a step that these times could not show whether it is hidden.
+# What is missing to twice as fast is in what else a ring does, such as merges and waiting for the slower process, and
+# these times do not take that apart.
+#
+# Backward, messages cost something, but waiting for each of them is no slower. After the last step gradients have yet
+# to come home, and nothing is left to compute meanwhile. That explains only a part of the cost.
+#
+# A message gets less than half of the data sheet's rate. The shards are so long that it does not matter. The error is
+# that of one GPU.
+#
 # ## A peer that is lost
 #
 # With many devices one of them will fail, and a ring has the unpleasant property that everybody waits for everybody. A
@@ -541,7 +685,7 @@ print(f"full pages from the last to the first: largest difference {np.abs(one - 
 #
 # ## What you can now explain
 #
-# Why a GPU idles when one token asks, and what fills it. Why one part more can take twice as long. What a part must
+# Why a GPU idles when one token asks, and what fills it. When one part more costs time, and when not. What a part must
 # hand over, and why any kernel that returns its lse can hand it over. Which weights a merge needs, and why a test on
 # random data may let a wrong merge pass. How a sequence is spread over devices, who computes what when, what a causal
 # mask does to equal runs, and how long a shard has to be to hide its messages. Why the gradients need no merge. What

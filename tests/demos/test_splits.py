@@ -74,6 +74,18 @@ def test_the_layer_in_numbers():
     assert "the best is" in drawing.caption and "with 33 parts" in drawing.caption
 
 
+def test_it_says_that_no_cut_is_faster_only_where_none_is():
+    seen = set()
+    for parts, n, batch in itertools.product(POSITIONS["splits"], POSITIONS["n"], (1, 16, 64)):
+        note = splits_drawing(parts, n, batch, 8, "H200").note
+        if note.startswith("The memory is at work"):
+            shares = {other: bandwidth_share(8 * batch, n // BLOCK_K, other, 132) for other in range(1, 513)}
+            fastest = {other for other, share in shares.items() if share == max(shares.values())}
+            assert parts in fastest if "no other cut" in note else fastest == {1}
+            seen.add("no other cut" in note)
+    assert seen == {True, False}
+
+
 def test_it_predicts_what_the_kernel_chooses():
     if importlib.util.find_spec("triton") is None:
         pytest.skip("there is no Triton on this system")
