@@ -140,6 +140,10 @@ def test_a_sample_is_as_many_calls_as_fit_into_the_slot(time_ms, calls):
     assert interleave(fakes(a=[time_ms] * 3), FakeDevice(), rounds=1, slot_ms=10)["a"]["calls"] == calls
 
 
+def test_a_slot_may_hold_more_calls():
+    assert interleave(fakes(a=[0.1] * 3), FakeDevice(), rounds=1, slot_ms=10, most_calls=70)["a"]["calls"] == 70
+
+
 def test_a_contender_beyond_the_limit_is_called_twice_and_never_again():
     device = FakeDevice()
     outcomes = interleave(fakes(slow=[50.0, 30.0], quick=[1.0] * 9), device, rounds=4, slot_ms=1, limit_ms=29.9)

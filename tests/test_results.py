@@ -250,6 +250,34 @@ def test_the_readme_says_how_the_ladder_ends(rungs):
     assert f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as cuDNN's on an H200" in " ".join((FOLDER.parents[1] / "README.md").read_text(encoding="utf-8").split())
 
 
+def test_fp8_is_faster_in_turn_and_alone_and_the_rotation_helps():
+    rows = load("h200_fp8")["rows"]
+    times = {(row["experiment"], row["n"], row["causal"], row["contender"]): row["time_ms"] for row in rows if "time_ms" in row}
+    problems = list(itertools.product((4096, 8192, 16_384), (False, True)))
+    assert len(times) == 2 * len(problems) * len(("matmul", "fp8", "version3", "cudnn"))
+    for how, n, causal in ((how, *problem) for how in ("speed", "steady") for problem in problems):
+        assert times[how, n, causal, "fp8"] < times[how, n, causal, "version3"] < times[how, n, causal, "cudnn"]
+    errors = {(row["scales"], row["rotated"]): row["rms_error"] for row in rows if row["experiment"] == "errors"}
+    for scales in ("one", "blocks"):
+        assert errors[scales, True] < errors[scales, False] / 2
+        assert errors[None, False] < errors[scales, True] / 10  # 16 bits
+
+
+def test_split_keys_come_near_a_copy_and_one_part_does_not():
+    rows = {row["contender"]: row for row in load("h200_decode")["rows"] if (row["experiment"], row["batch"], row["n"]) == ("lengths", 1, 131_072)}
+    assert rows["decode"]["of_copy"] > 0.8 and rows["one_part"]["of_copy"] < 0.1
+    assert rows["decode"]["time_ms"] < rows["fa2"]["time_ms"] < rows["naive"]["time_ms"] < rows["one_part"]["time_ms"]
+
+
+def test_two_gpus_are_faster_than_one_and_as_right():
+    rows = {(row["phase"], row["contender"]): row for row in load("h200_ring")["rows"]}
+    for phase in ("forward", "backward"):
+        one, both = rows[phase, "one_gpu"], rows[phase, "ring"]
+        assert both["speedup"] == pytest.approx(one["time_ms"] / both["time_ms"], rel=1e-3) and 1.5 < both["speedup"] < 2
+    for contender in ("one_gpu", "ring"):
+        assert max(rows["backward", contender]["error_over_bound"].values()) <= 1
+
+
 @pytest.fixture(scope="module")
 def stored_p():
     return {(row["n"], row["variant"], row["phase"]): row for row in load("h200_backward_stored_p")["rows"]}
