@@ -12,7 +12,9 @@ def naive_traffic(n, head_dim, heads, kv_heads, itemsize):
 
     io_bytes: q and o with `heads` heads and k and v with `kv_heads` heads, each (n, head_dim),
     moved once. intermediate_bytes: S and P, (n, n) for each of `heads` query heads, each
-    written once and read once. Source: Dao et al. 2022, section 2.2 (algorithm 0).
+    written once and read once. In the package it raises TypeError or ValueError unless all are
+    positive whole numbers and heads a multiple of kv_heads. Source: Dao et al. 2022, section 2.2
+    (algorithm 0).
     """
     io_bytes = (2 * heads + 2 * kv_heads) * n * head_dim * itemsize
     intermediate_bytes = 4 * heads * n * n * itemsize
@@ -21,18 +23,22 @@ def naive_traffic(n, head_dim, heads, kv_heads, itemsize):
 
 @validated
 def attention_flops(n_q, n_k, head_dim, heads=1):
-    """FLOPs of the two matrix products, q k^T and P v: 4 * n_q * n_k * head_dim * heads."""
+    """FLOPs of the two matrix products, q k^T and P v: 4 * n_q * n_k * head_dim * heads.
+
+    Raises TypeError for a size that is no whole number, ValueError for one below 1.
+    """
     return 4 * n_q * n_k * head_dim * heads
 
 
 @validated
 def block_sizes(sram_bytes, head_dim, itemsize):
-    """The paper's tile sizes (block_q, block_k) = (B_r, B_c).
+    """The paper's tile sizes in rows, (block_q, block_k) = (B_r, B_c).
 
     B_c = ceil(M / (4 D)) and B_r = min(B_c, D).
 
     M = sram_bytes // itemsize is the SRAM's capacity in elements, not bytes; it holds at least
-    one. Source: Dao et al. 2022, algorithm 1, line 1.
+    one. In the package it raises ValueError for a smaller SRAM, and TypeError or ValueError for
+    what is no positive whole number. Source: Dao et al. 2022, algorithm 1, line 1.
     """
     m = sram_bytes // itemsize
     block_k = -(-m // (4 * head_dim))  # ceiling division
@@ -48,7 +54,8 @@ def _visible_keys(i_stop, n_q, n_k, causal):
 def tile_counts(n_q, n_k, block_q, block_k, causal=False):
     """How many tiles of the (n_q, n_k) square are (full, diagonal, skipped).
 
-    Skipped tiles lie wholly above the diagonal and cost nothing, diagonal ones need a mask, full ones do not.
+    Skipped tiles lie wholly above the diagonal and cost nothing, diagonal ones need a mask, full ones do not. Raises
+    TypeError or ValueError unless sizes are positive whole numbers and causal True or False.
     """
     full = diagonal = 0
     key_tiles = -(-n_k // block_k)
@@ -68,7 +75,8 @@ def tiled_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize, causal=False):
 
     q is read once, every visible tile of k and v once for each tile of queries, o and lse are written once, an element
     of lse counting `itemsize` bytes too. Without a mask: read = n_q D + ceil(n_q / block_q) * 2 n_k D elements.
-    These are the loads and stores of algorithm 1 of Dao 2023, counted.
+    These are the loads and stores of algorithm 1 of Dao 2023, counted. Raises TypeError or ValueError unless sizes are
+    positive whole numbers and causal True or False.
     """
     key_rows = 0
     for i0 in range(0, n_q, block_q):
@@ -85,7 +93,8 @@ def fa1_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize):
 
     Every tile of keys reads q and the rows' state o, m, l, and writes the state back; k and v are read once, lse is
     written once. With T = ceil(n_k / block_k): read = 2 n_k D + T n_q (2 D + 2) elements, written = T n_q (D + 2) + n_q;
-    block_q changes nothing. These are the loads and stores of algorithm 1 of Dao et al. 2022, counted.
+    block_q changes nothing. These are the loads and stores of algorithm 1 of Dao et al. 2022, counted. Raises TypeError
+    for a size that is no whole number, ValueError for one below 1.
     """
     key_tiles = -(-n_k // block_k)
     read = 2 * n_k * head_dim + key_tiles * n_q * (2 * head_dim + 2)
@@ -97,20 +106,28 @@ def fa1_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize):
 def tiled_sram(block_q, block_k, head_dim, itemsize):
     """SRAM bytes that one query tile and one key tile need: q, k, v, S, the output and two row statistics.
 
-    2 B_r D + 2 B_c D + B_r B_c + 2 B_r elements; block sizes at most the lengths.
+    2 B_r D + 2 B_c D + B_r B_c + 2 B_r elements; block sizes at most the lengths. Raises TypeError for a size that is no
+    whole number, ValueError for one below 1.
     """
     return (2 * block_q * head_dim + 2 * block_k * head_dim + block_q * block_k + 2 * block_q) * itemsize
 
 
 @validated
 def naive_intensity(n, head_dim, heads, kv_heads, itemsize):
-    """FLOP per HBM byte of attention as three kernels: about head_dim / 2 for long sequences in 16 bits."""
+    """FLOP per HBM byte of attention as three kernels: about head_dim / 2 for long sequences in 16 bits.
+
+    Raises what `naive_traffic` raises.
+    """
     return attention_flops(n, n, head_dim, heads) / sum(naive_traffic(n, head_dim, heads, kv_heads, itemsize))
 
 
 @validated
 def attention_intensity(n_q, n_k, head_dim, heads, kv_heads, itemsize):
-    """FLOP per HBM byte of a perfect fused kernel: q, k and v read once, o written once, nothing else moved."""
+    """FLOP per HBM byte of a perfect fused kernel: q, k and v read once, o written once, nothing else moved.
+
+    In the package it raises TypeError or ValueError unless all are positive whole numbers and heads a
+    multiple of kv_heads.
+    """
     io_bytes = (2 * heads * n_q + 2 * kv_heads * n_k) * head_dim * itemsize
     return attention_flops(n_q, n_k, head_dim, heads) / io_bytes
 
@@ -119,7 +136,8 @@ def attention_intensity(n_q, n_k, head_dim, heads, kv_heads, itemsize):
 def kv_cache_bytes(n, layers, kv_heads, head_dim, itemsize):
     """Bytes of the keys and values that a model keeps of n tokens: 2 n layers kv_heads head_dim itemsize.
 
-    A decoding step reads all of them for one new token, whatever the kernel; grouped queries make them fewer.
+    A decoding step reads all of them for one new token, whatever the kernel; grouped queries make them fewer. In the
+    package it raises TypeError for a size that is no whole number, ValueError for one below 1.
     """
     return 2 * n * layers * kv_heads * head_dim * itemsize
 
@@ -130,7 +148,9 @@ def attention_flop_share(n, hidden, ffn, heads, kv_heads, head_dim):
 
     attention / (attention + projections + feed_forward), where attention = 4 n^2 head_dim heads; projections, of q, k, v
     and of the output, = 2 n hidden head_dim (2 heads + 2 kv_heads); feed_forward, three products, = 6 n hidden ffn. Masks
-    are ignored, and nothing else is counted. Source: Shazeer 2020 (GLU variants), section 2, for the feed-forward part.
+    are ignored, and nothing else is counted. In the package it raises TypeError or ValueError unless all are positive
+    whole numbers and heads a multiple of kv_heads. Source: Shazeer 2020 (GLU variants), section 2, for the feed-forward
+    part.
     """
     attention = attention_flops(n, n, head_dim, heads)
     projections = 2 * n * hidden * head_dim * (2 * heads + 2 * kv_heads)
@@ -143,6 +163,7 @@ def window_flops(n, reach, head_dim, heads=1):
     """FLOPs of the two products when each of n queries sees the keys at most `reach` places away: 4 pairs head_dim heads.
 
     pairs = n (2 r + 1) - r (r + 1) with r = min(reach, n - 1), since the first and the last r queries have less to see.
+    Raises TypeError for what is no whole number, ValueError for a reach below 0 or another size below 1.
     """
     reach = min(reach, n - 1)
     return 4 * (n * (2 * reach + 1) - reach * (reach + 1)) * head_dim * heads
@@ -150,13 +171,19 @@ def window_flops(n, reach, head_dim, heads=1):
 
 @validated
 def pooled_flops(n, rank, head_dim, heads=1):
-    """FLOPs of attention of n queries over `rank` means of n keys and values: 4 n rank D heads, and 2 (n - rank) D heads for sums."""
+    """FLOPs of attention of n queries over `rank` means of n keys and values: 4 n rank D heads, and 2 (n - rank) D heads for sums.
+
+    Raises TypeError for a size that is no whole number, ValueError for one below 1.
+    """
     return attention_flops(n, rank, head_dim, heads) + 2 * (n - rank) * head_dim * heads
 
 
 @validated
 def linear_flops(n, head_dim, heads=1):
-    """FLOPs of linear attention's two products, phi(k)^T v and phi(q) times that: 4 n head_dim^2 heads."""
+    """FLOPs of linear attention's two products, phi(k)^T v and phi(q) times that: 4 n head_dim^2 heads.
+
+    Raises TypeError for a size that is no whole number, ValueError for one below 1.
+    """
     return attention_flops(n, head_dim, head_dim, heads)
 
 
@@ -165,7 +192,8 @@ def kept_for_backward(n, head_dim, heads, kv_heads, itemsize):
     """Bytes that one attention layer can keep for its backward pass, n tokens: (qkv_bytes, p_bytes, o_bytes, lse_bytes).
 
     Naive attention keeps q, k, v and P, (n, n) for each of `heads` query heads; flash attention keeps q, k, v, o and
-    lse, which is float32 whatever the itemsize. Source: Dao et al. 2022, section 3.1 (recomputation).
+    lse, which is float32 whatever the itemsize. Raises what `naive_traffic` raises. Source: Dao et al. 2022, section 3.1
+    (recomputation).
     """
     qkv_bytes = (heads + 2 * kv_heads) * n * head_dim * itemsize
     return qkv_bytes, heads * n * n * itemsize, heads * n * head_dim * itemsize, heads * n * 4

@@ -40,7 +40,8 @@ class Bound:
     def errors(self, value):
         """|value - exact| / bound for each element, in the shape of exact; inf where value is NaN or wrongly infinite.
 
-        Where the bound is 0 (a row that sees no key) only the exact value has ratio 0; any other has inf.
+        Where the bound is 0 (a row that sees no key) only the exact value has ratio 0; any other has inf. Raises TypeError
+        for what is not numbers, ValueError for another shape.
         """
         if not np.issubdtype(np.asarray(value).dtype, np.number):
             raise TypeError(f"value must be numbers, but it is {arguments.short(value)}.")
@@ -53,12 +54,15 @@ class Bound:
         return np.where(np.isnan(ratio), np.inf, ratio).astype(np.float64)
 
     def ratio(self, value):
-        """The largest of `errors`: at most 1 means that rounding explains every element."""
+        """The largest of `errors`, for a value in the shape of exact: at most 1 means that rounding explains every element.
+
+        Raises what `errors` raises.
+        """
         return float(self.errors(value).max())
 
 
 def unit_roundoff(dtype):
-    """Half the distance from 1 to the next number of a dtype: 2**-24 for float32."""
+    """Half the distance from 1 to the next number of a dtype, 2**-24 for float32; raises TypeError for one that UNIT_ROUNDOFF lacks."""
     name = arguments.dtype_name(dtype)
     if name not in UNIT_ROUNDOFF:
         raise TypeError(f"dtype must be one of {', '.join(UNIT_ROUNDOFF)}, but it is {dtype}.")
@@ -76,7 +80,10 @@ def _tiny(x):
 
 
 def scores(q, k, causal=False, scale=None):
-    """The oracle's scores S* (Nq, Nk) for q (Nq, D) and k (Nk, D), with -inf where the bottom-right mask hides a key."""
+    """The oracle's scores S* (Nq, Nk) for q (Nq, D) and k (Nk, D), with -inf where the bottom-right mask hides a key.
+
+    Raises TypeError or ValueError for arrays that do not fit together or are not finite, and a scale that is no number >= 0.
+    """
     arguments.attention_inputs(q, k, k)
     arguments.boolean("causal", causal)
     if scale is not None:
@@ -103,7 +110,10 @@ def _kappa(delta, u, tiles, block):
 
 
 def softmax_bound(x, u=None):
-    """Bound for a softmax over the last axis of x (..., N), computed with unit roundoff u (by default that of x)."""
+    """Bound for a softmax over the last axis of x (..., N), computed with unit roundoff u (by default that of x).
+
+    Raises TypeError or ValueError for an x of another dtype, empty or with NaN or +inf, and a u that is no number >= 0.
+    """
     arguments.logits("x", x)
     u = unit_roundoff(x.dtype) if u is None else u
     arguments.number("u", u)
@@ -117,8 +127,10 @@ def softmax_bound(x, u=None):
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a kernel rounds: u is the unit roundoff of what it accumulates in, u_p that of P (and dS), 0 if it is not cast,
-    u_o that of its results; tiny is what an exponential may lose to underflow, lost what a cast of P or a result may."""
+    """How a kernel rounds.
+
+    u is the unit roundoff of what it accumulates in, u_p that of P (and dS), 0 if it is not cast, u_o that of its results;
+    tiny is what an exponential may lose to underflow, lost what a cast of P or a result may."""
 
     u: float
     u_p: float
@@ -129,8 +141,10 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Forward:
-    """The oracle of one head and the errors of a forward pass, without slack: p and visible are (Nq, Nk), o and o_error
-    (Nq, Dv), the rest (Nq,). delta is the error of a score, kappa the relative one of a probability."""
+    """The oracle of one head and the errors of a forward pass, without slack.
+
+    p and visible are (Nq, Nk), o and o_error (Nq, Dv), the rest (Nq,). delta is the error of a score, kappa the relative one
+    of a probability."""
 
     rounding: Rounding
     visible: np.ndarray
@@ -145,7 +159,7 @@ class Forward:
 
 
 def forward_errors(q, k, v, causal=False, scale=None, block_k=None, dtype=None, u=None):
-    """The `Forward` of one head, q (Nq, D), k (Nk, D), v (Nk, Dv); for the arguments see `attention_bounds`."""
+    """The `Forward` of one head, q (Nq, D), k (Nk, D), v (Nk, Dv); takes and raises what `attention_bounds` does."""
     arguments.attention_inputs(q, k, v)
     if block_k is not None:
         arguments.positive_int("block_k", block_k)
@@ -181,7 +195,8 @@ def forward_errors(q, k, v, causal=False, scale=None, block_k=None, dtype=None, 
 def by_head(one_head, q, k, v, do=None):
     """The bounds of one_head(q, k, v), or one_head(q, k, v, do), for every query head of torch's layout, stacked to (B, H, ...).
 
-    q (B, H, Nq, D), k (B, Hkv, Nk, D), v (B, Hkv, Nk, Dv), H a multiple of Hkv, do (B, H, Nq, Dv).
+    q (B, H, Nq, D), k (B, Hkv, Nk, D), v (B, Hkv, Nk, Dv), H a multiple of Hkv, do (B, H, Nq, Dv). Raises TypeError for other
+    dtypes, ValueError for shapes that do not fit and for NaN or inf.
     """
     arguments.layer_inputs(q, k, v, do)
     (batch, heads), group = q.shape[:2], q.shape[1] // k.shape[1]
@@ -197,7 +212,8 @@ def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, dtype=None
     In torch's layout, q (B, H, Nq, D), k (B, Hkv, Nk, D) and v (B, Hkv, Nk, Dv), they are (B, H, Nq, Dv) and (B, H, Nq).
     dtype is that of the kernel's inputs and output, also of torch, by default that of the arrays: NumPy has no bfloat16, so
     16-bit numbers are passed as float32. block_k is the size of the key tiles (by default one tile of Nk), u the unit
-    roundoff of the accumulation (by default that of float32, or of float64 for float64). Returns (Bound, Bound).
+    roundoff of the accumulation (by default that of float32, or of float64 for float64). Returns (Bound, Bound). Raises
+    TypeError or ValueError for arrays that do not fit together, are not finite, or hold numbers that dtype cannot.
     """
     if getattr(q, "ndim", 2) == 4:
         return by_head(partial(attention_bounds, causal=causal, scale=scale, block_k=block_k, dtype=dtype, u=u), q, k, v)
@@ -208,7 +224,8 @@ def attention_bounds(q, k, v, causal=False, scale=None, block_k=None, dtype=None
 def state_bounds(parts, u):
     """Bounds for the sum l (R,) and the output o (R, Dv) of a state merged from `parts`, a list of states (m, l, o).
 
-    m is a maximum and has no rounding error: it must be equal. Returns (m, Bound for l, Bound for o).
+    m is a maximum and has no rounding error: it must be equal. Returns (m, Bound for l, Bound for o). Raises TypeError or
+    ValueError for what is no state, parts that differ in shape or dtype, and no parts at all.
     """
     parts = list(parts)
     if not parts:

@@ -32,7 +32,8 @@ def gradient_bounds(q, k, v, do, causal=False, scale=None, block_q=None, block_k
 
     In torch's layout, q (B, H, Nq, D), k and v with Hkv heads, do (B, H, Nq, Dv), they have the shapes of q, k and v: dk and
     dv are summed over the query heads that share a key head. block_q is the size of the query tiles (by default one tile
-    of Nq); the other arguments are those of `flashedu.exactness.attention_bounds`. Returns (Bound, Bound, Bound).
+    of Nq); the other arguments are those of `flashedu.exactness.attention_bounds`. Returns (Bound, Bound, Bound). Raises
+    TypeError or ValueError for what that refuses, and for a do that is not like the output.
     """
     if block_q is not None:
         positive_int("block_q", block_q)

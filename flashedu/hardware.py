@@ -9,9 +9,9 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. Rates are per second, sizes in bytes.
+    """One GPU, as its vendor describes it.
 
-    `l1_bytes` is L1 cache and shared memory together, on one multiprocessor (SM); `shared_bytes` is the part of it that
+    Rates are per second, sizes in bytes. `l1_bytes` is L1 cache and shared memory together, on one multiprocessor (SM); `shared_bytes` is the part of it that
     can be shared memory, `block_shared_bytes` what one block (one Triton program) may use: this is the SRAM of a tile.
     `hbm_bytes` and `hbm_bytes_per_s` are those of the device memory, HBM or GDDR; the data sheet's GB of capacity are
     units of 2**30, and a driver reports a little less. `matmul_flops` is dense 16-bit matrix FLOP/s, and `clock_hz` the
@@ -33,6 +33,7 @@ class Gpu:
 
     @property
     def exp_rate(self):
+        """Exponentials per second of all multiprocessors together."""
         return 16 * self.sms * self.clock_hz
 
     @property
@@ -73,7 +74,7 @@ GPUS = {
 
 
 def gpu(name):
-    """The GPU of that name; raises ValueError with the names that exist."""
+    """The GPU of that name; raises ValueError, with the names that exist, for another."""
     if not isinstance(name, str) or name not in GPUS:
         raise ValueError(f"name must be one of {', '.join(GPUS)}, but it is {name!r}.")
     return GPUS[name]

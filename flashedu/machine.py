@@ -35,9 +35,11 @@ class Event:
 class Machine:
     """Two levels of memory, counted.
 
-    Takes `hbm`, a dict of NumPy arrays that are copied in, the capacity `sram_bytes` and the bytes that one element
-    counts (`itemsize`; by default that of q's dtype). Attributes: `sram_bytes`, `itemsize`, `sram_used`, `sram_peak`,
-    `read_bytes` (HBM to SRAM), `written_bytes` (SRAM to HBM), `events`, and `hbm`, to look at when the run is over.
+    Takes `hbm`, a dict of NumPy arrays of any shape that are copied in, the capacity `sram_bytes` and the bytes that one
+    element counts (`itemsize`; by default those of the arrays' dtype). Raises TypeError or ValueError unless the arrays
+    are float32 or float64, all of one dtype and none empty, and the sizes positive whole numbers. Attributes:
+    `sram_bytes`, `itemsize`, `sram_used`, `sram_peak`, `read_bytes` (HBM to SRAM), `written_bytes` (SRAM to HBM),
+    `events`, and `hbm`, to look at when the run is over.
     """
 
     def __init__(self, hbm, sram_bytes, itemsize=None):
@@ -58,7 +60,8 @@ class Machine:
     def for_attention(cls, q, k, v, sram_bytes, itemsize=None, **extra):
         """A machine whose HBM holds q (Nq, D), k (Nk, D), v (Nk, Dv), and o (Nq, Dv), lse (Nq,) filled with NaN.
 
-        `extra` adds arrays by name, such as s and p for three separate kernels.
+        `extra` adds arrays by name, such as s and p for three separate kernels. Raises TypeError or
+        ValueError for arrays that do not fit together, extra ones called o or lse, and what `Machine` refuses.
         """
         attention_inputs(q, k, v)
         if {"o", "lse"} & extra.keys():
@@ -67,11 +70,15 @@ class Machine:
         return cls({"q": q, "k": k, "v": v, "o": o, "lse": o[:, 0], **extra}, sram_bytes, itemsize)
 
     def shape(self, name):
-        """The shape of an HBM array."""
+        """The shape of an HBM array; raises ValueError, with the names that there are, for another name."""
         return self._array(name).shape
 
     def load(self, name, start, stop):
-        """Copy rows start:stop of an HBM array into SRAM and return the tile; counts as read."""
+        """Copy rows start:stop of an HBM array into SRAM and return the tile, (stop - start, ...); counts as read.
+
+        Raises SramOverflow when the tile does not fit, IndexError for rows that there are not, ValueError for an unknown name
+        and TypeError for a start or stop that is no whole number.
+        """
         rows = self._rows(name, start, stop)
         self._make_room(rows.size * self.itemsize, "load", name, start, stop)
         tile = self._place(rows.copy(), "load", name, start, stop)
@@ -79,7 +86,11 @@ class Machine:
         return tile
 
     def alloc(self, shape, fill=0.0):
-        """Take SRAM for a tile of your own, such as alloc((rows, columns)), and return it, filled; moves no bytes."""
+        """Take SRAM for a tile of any shape, such as alloc((rows, columns)), and return it, filled; moves no bytes.
+
+        Raises SramOverflow when it does not fit, and TypeError or ValueError unless shape is a tuple of positive whole numbers
+        and fill a number.
+        """
         if not isinstance(shape, tuple) or not shape:
             raise TypeError(f"shape must be a tuple such as (8,) or (8, 16), but it is {short(shape)}.")
         if isinstance(fill, bool) or not isinstance(fill, (int, float, np.number)):
@@ -90,9 +101,12 @@ class Machine:
         return self._place(np.full(shape, fill, self.dtype), "alloc", name, 0, shape[0])
 
     def free(self, tile):
-        """Give a tile's SRAM back. Its contents become NaN, so that using it afterwards shows."""
+        """Give the SRAM of a tile, of any shape, back; its contents become NaN, so that using it afterwards shows.
+
+        Raises ValueError for what is no resident tile, such as one that has been freed.
+        """
         if id(tile) not in self._resident:
-            raise ValueError(f"tile must be one that load or alloc returned and that is still resident, but it is {short(tile)}: "
+            raise ValueError(f"tile must be one that load or alloc returned and that is still resident, not freed before, but it is {short(tile)}: "
                              "tile[:] = ... writes into a tile, tile = ... makes another array.")
         _, name, start, stop, size_bytes = self._resident.pop(id(tile))
         tile.fill(np.nan)
@@ -100,9 +114,11 @@ class Machine:
         self._note("free", name, start, stop, size_bytes)
 
     def store(self, name, start, stop, tile):
-        """Write a tile to rows start:stop of an HBM array; counts as written. The tile stays resident.
+        """Write tile (stop - start, ...) to rows start:stop of an HBM array; counts as written.
 
-        The tile must be in SRAM: one that load or alloc returned, or a part of one such as tile[:5].
+        The tile stays resident. It must be in SRAM: one that load or alloc returned, or a part of one such as tile[:5]. Raises
+        ValueError for another array, another shape or an unknown name, IndexError for rows that there are not, and TypeError
+        for a start or stop that is no whole number.
         """
         rows = self._rows(name, start, stop)
         if np.shape(tile) != rows.shape:
@@ -135,13 +151,14 @@ class Machine:
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise TypeError(f"{label} must be a whole number, but it is {short(value)}.")
         if not 0 <= start < stop <= n:
-            raise IndexError(f"start and stop must name at least one of the {n} rows of {name}, but they are {start} and {stop}.")
+            raise IndexError(f"start and stop must lie within the {n} rows of {name}, start before stop, but they are {start} and {stop}.")
         return self._hbm[name][start:stop]
 
     def _make_room(self, size_bytes, kind, name, start, stop):
         free = self.sram_bytes - self.sram_used
         if size_bytes > free:
-            held = ", ".join(f"{_label(n, a, b)} ({size:,} B)" for n, a, b, size in self.resident) or "nothing"
+            tiles = [f"{_label(n, a, b)} ({size:,} B)" for n, a, b, size in self.resident]
+            held = ", ".join([*tiles[:12], *([f"and {len(tiles) - 12} more"] if tiles[12:] else [])]) or "nothing"
             raise SramOverflow(f"{kind} of {_label(name, start, stop)} needs {size_bytes:,} bytes, but of {self.sram_bytes:,} "
                                f"only {free:,} are free; resident: {held}.")
 

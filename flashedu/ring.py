@@ -34,9 +34,10 @@ def shard(x, rank, world, causal=False):
     """The rows of a sequence that one process of a ring holds.
 
     Takes x (B, H, N, ...), the whole sequence; returns (B, H, N / world, ...): the run number `rank` of `world` equal ones
-    or, causal, chunks rank and 2 world - 1 - rank of 2 world equal ones. Raises ValueError unless N can be cut so.
-    Source: Liu et al. 2023 (Ring Attention), section 3; Llama team 2024 (The Llama 3 Herd of Models), section 3.3.2, for
-    the two chunks; Brandon et al. 2023 (Striped Attention) for the problem that they solve.
+    or, causal, chunks rank and 2 world - 1 - rank of 2 world equal ones. Raises ValueError unless N can be cut so and
+    rank < world, TypeError for a rank, world or causal of another type. Source: Liu et al. 2023 (Ring Attention), section
+    3; Llama team 2024 (The Llama 3 Herd of Models), section 3.3.2, for the two chunks; Brandon et al. 2023 (Striped
+    Attention) for the problem that they solve.
     """
     boolean("causal", causal)
     world, rank = positive_int("world", world), positive_int("rank", rank, least=0)
@@ -51,7 +52,10 @@ def shard(x, rank, world, causal=False):
 
 
 def unshard(shards, causal=False):
-    """The whole sequence (B, H, N, ...) from the shards (B, H, N / world, ...) of all processes, in the order of their ranks."""
+    """The whole sequence (B, H, N, ...) from the shards (B, H, N / world, ...) of all processes, in the order of their ranks.
+
+    Raises TypeError unless causal, as it was for `shard`, is True or False.
+    """
     boolean("causal", causal)
     if not causal:
         return torch.cat(list(shards), dim=2)
@@ -98,9 +102,10 @@ def ring_attention(q, k, v, *, causal=False, scale=None, return_lse=False, backe
     NCCL on GPUs. Keys, values and their gradients travel while attention is computed.
 
     Raises TypeError or ValueError with one sentence for inputs that do not fit, also to the previous process's;
-    RuntimeError without a process group; and ConnectionError, forward or backward, when a neighbour is lost or nothing
-    arrives from it for timeout_s seconds, which must be longer than a step takes; the group is of no more use then. (NCCL
-    connects GPUs in its own time, before this counts: give init_process_group a device_id.) Source: Liu et al. 2023.
+    RuntimeError without a process group or when a second derivative is asked for; and ConnectionError, forward or
+    backward, when a neighbour is lost or nothing arrives from it for timeout_s seconds, which must be longer than a step
+    takes; the group is of no more use then. (NCCL connects GPUs in its own time, before this counts: give
+    init_process_group a device_id.) Source: Liu et al. 2023.
     """
     boolean("causal", causal)
     boolean("return_lse", return_lse)

@@ -25,9 +25,9 @@ class RealAttention:
 
 
 def load_minilm():
-    """Returns q, k, v of one layer of all-MiniLM-L6-v2 while it reads the last paragraph of Darwin's Origin.
+    """Returns a `RealAttention`: one layer of all-MiniLM-L6-v2 while it reads the last paragraph of Darwin's Origin.
 
-    q, k, v: (12 heads, 272 tokens, 32) float32, rounded to float16 when stored.
+    q, k, v: (heads, N, D) = (12, 272, 32), float32, rounded to float16 when stored.
     Head 8 is sharp and looks at the next token: a row's maximum jumps when its own block of keys arrives.
     Head 10 looks at the first token, [CLS]: its maxima hardly rise. Head 1 is flat: small rises, any time.
     Source: README.md beside this file.

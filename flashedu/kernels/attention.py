@@ -50,7 +50,8 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
 
     Returns o like q or, with return_lse=True, (o, lse), lse (B, H, Nq) the natural log of each row's
     sum of exp(scores), float32 (float64 for float64), differentiable too. Raises TypeError or
-    ValueError with one sentence for anything else. Source: Dao et al. 2022 and Dao 2023.
+    ValueError with one sentence for anything else, and RuntimeError when a second derivative is
+    asked for. Source: Dao et al. 2022 and Dao 2023.
     """
     boolean("causal", causal)
     boolean("return_lse", return_lse)
@@ -64,7 +65,8 @@ def prepare(q, k, v, scale=None, backend="auto"):
     """What `flash_attention` computes these tensors with: the scale, and the pair of a forward and a backward pass.
 
     The passes are forward(q, k, v, causal, scale) and backward(q, k, v, o, lse, do, causal, scale, dlse, wide), as
-    `flashedu.kernels.forward` and `flashedu.kernels.backward` have them. Raises what `flash_attention` raises.
+    `flashedu.kernels.forward.flash_forward` and `flashedu.kernels.backward.flash_backward`. Raises what `flash_attention`
+    raises for tensors, scale and backend.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, but it is {short(backend)}.")

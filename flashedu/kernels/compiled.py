@@ -81,8 +81,9 @@ def forward(capability, head_dim=128, dtype="bfloat16", causal=False, n=4096, **
     """What `forward_kernel` becomes on a GPU of this compute capability (90 means 9.0), as a `Compiled`.
 
     For q (1, 32, n, head_dim), k and v (1, 8, n, head_dim). block_q, block_k, num_warps and num_stages are those
-    of `flashedu.kernels.tiles` unless given. Raises ValueError for a capability that is not in SHARED_LIMITS or
-    another dtype than float32, float16 and bfloat16, and CompilationFailed, each with one sentence.
+    of `flashedu.kernels.tiles` unless given. Raises TypeError or ValueError for a capability that is not in
+    SHARED_LIMITS, another dtype than float32, float16 and bfloat16, or sizes that the kernels do not take, and
+    CompilationFailed when Triton is missing or the compiler gives up, each with one sentence.
     """
     boolean("causal", causal)
     q, kv = _layer(capability, head_dim, dtype, n)
@@ -92,7 +93,8 @@ def forward(capability, head_dim=128, dtype="bfloat16", causal=False, n=4096, **
 def backward(capability, head_dim=128, dtype="bfloat16", causal=False, n=4096, dq=None, dkdv=None):
     """What `dq_kernel` and `dkdv_kernel` become, as a pair of `Compiled`; see `forward`.
 
-    dq and dkdv may change either tile: dkdv=dict(block_q=64, block_k=128, num_warps=8, num_stages=3).
+    dq and dkdv may change either tile: dkdv=dict(block_q=64, block_k=128, num_warps=8, num_stages=3). Raises as `forward`
+    does.
     """
     boolean("causal", causal)
     q, kv = _layer(capability, head_dim, dtype, n)
@@ -105,6 +107,7 @@ def hopper(head_dim=128, dtype="bfloat16", causal=False, n=4096):
     """What `hopper_kernel` becomes on a GPU of compute capability 9.0, as a `Compiled`; see `forward`.
 
     head_dim is 64, 128 or 256. Registers are those that a thread has before the warps divide them among themselves.
+    Raises as `forward` does, and ValueError for float32.
     """
     boolean("causal", causal)
     q, kv = _layer(90, head_dim, dtype, n)
@@ -114,7 +117,10 @@ def hopper(head_dim=128, dtype="bfloat16", causal=False, n=4096):
 
 
 def hopper_fp8(causal=False, n=4096):
-    """What `hopper_fp8_kernel` becomes on a GPU of compute capability 9.0, at head dimension 128, as a `Compiled`; see `hopper`."""
+    """What `hopper_fp8_kernel` becomes on a GPU of compute capability 9.0, at head dimension 128, as a `Compiled`; see `hopper`.
+
+    Raises as `forward` does.
+    """
     boolean("causal", causal)
     positive_int("n", n)
     shapes = (1, 32, n, 128), (1, 8, n, 128), (1, 8, 128, -(-n // 16) * 16)
@@ -124,7 +130,10 @@ def hopper_fp8(causal=False, n=4096):
 
 
 def softmax(capability, n=4096, dtype="float32", **changes):
-    """What `softmax_kernel` becomes for rows of n elements, as a `Compiled`; num_warps may be given; see `forward`."""
+    """What `softmax_kernel` becomes for rows of n elements, as a `Compiled`; num_warps may be given.
+
+    Raises as `forward` does, and ValueError for n above 2**20, the largest tile that Triton allows.
+    """
     if positive_int("n", n) > 2**20:
         raise ValueError(f"n must be at most 2**20, but it is {short(n)}.")
     x = _tensor(dtype, 4096, n)

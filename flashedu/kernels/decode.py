@@ -114,9 +114,10 @@ def decode_attention(q, k, v, causal=False, scale=None, splits=None, tile=None):
     Takes and returns what `flashedu.kernels.forward.flash_forward` does: q (B, H, Nq, D), k and v (B, Hkv,
     Nk, D), H a multiple of Hkv, D <= 256, any strides; o like q and lse (B, H, Nq) in float32. The Nq * H / Hkv
     rows that share a key head are one tile, which reads each key once (several tiles, if they are many). splits
-    is the number of parts that the keys are split into, by default as many as fill the GPU. They are merged
+    is the number of parts that the keys are split into, by default that of `splits_for`. They are merged
     in their order: the same bits in every run. Raises TypeError for bfloat16 without a GPU, which the
-    interpreter cannot multiply. Source: Dao, Haziza, Massa and Sizov 2023 (Flash-Decoding).
+    interpreter cannot multiply, and TypeError or ValueError for splits that is no positive whole number.
+    Source: Dao, Haziza, Massa and Sizov 2023 (Flash-Decoding).
     """
     if DEVICE == "cpu" and q.dtype == torch.bfloat16:
         raise TypeError("Triton's interpreter cannot multiply bfloat16: without a GPU q must be float32 or float16.")

@@ -31,7 +31,7 @@ TILES = {  # by head dimension; chosen by timing on an H200
 
 
 def refusal(q, k, v):
-    """Why the Hopper kernel cannot take these tensors, in one sentence, or None."""
+    """Why the Hopper kernel cannot take q, k, v that `flash_forward` takes, as the end of a sentence; None if it can."""
     if q.shape[-1] not in TILES:
         return f"takes head dimensions {', '.join(map(str, TILES))}, but it is {q.shape[-1]}"
     if q.dtype not in TYPES:
@@ -44,7 +44,7 @@ def refusal(q, k, v):
 
 
 def descriptor(x, rows, columns=None):
-    """What the tensor memory accelerator must know to load (rows, columns) of a head, by default all D columns.
+    """What the tensor memory accelerator must know to load (rows, columns) of a head of x (B, H, N, D), by default all D columns.
 
     It fills what lies beyond the end with 0.
     """

@@ -20,7 +20,7 @@ def _heads(q, *tensors):
 
 
 def forward(q, k, v, causal, scale):
-    """o like q and lse (B, H, Nq), by `flashedu.reference.tiled_attention`."""
+    """What `flash_forward` returns, o like q and lse (B, H, Nq), by `flashedu.reference.tiled_attention`."""
     factor = scale * q.shape[-1] ** 0.5  # the reference divides by sqrt(D) itself
     o, lse = torch.empty(q.shape, dtype=_wide(q)), torch.empty(q.shape[:3], dtype=_wide(q))
     for head, _, (q_h, k_h, v_h) in _heads(q, k, v):
@@ -32,8 +32,8 @@ def forward(q, k, v, causal, scale):
 def backward(q, k, v, o, lse, do, causal, scale, dlse=None, wide=False):
     """Gradients like q, k and v or, if wide, in the type of the sums, by `flashedu.reference.tiled_backward`.
 
-    The gradient of lse enters as one more column of do beside a -1 in o and a 0 in v: it leaves dP as it is and
-    subtracts from delta, which is what it should do, since d lse / d S = P.
+    Takes what `flash_backward` takes. The gradient of lse enters as one more column of do beside a -1 in o and a 0 in v:
+    it leaves dP as it is and subtracts from delta, which is what it should do, since d lse / d S = P.
     """
     factor = scale * q.shape[-1] ** 0.5
     dlse = torch.zeros_like(lse) if dlse is None else dlse

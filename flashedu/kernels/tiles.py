@@ -67,7 +67,10 @@ def padded(d):
 
 
 def tile_for(table, itemsize, d, shared_bytes):
-    """The tile of a table for elements of `itemsize` bytes, head dimension d and blocks that may have `shared_bytes`."""
+    """The tile of a table for elements of `itemsize` bytes, head dimension d and blocks that may have `shared_bytes`.
+
+    Raises ValueError when that is too little for any tile of the table.
+    """
     row = table[itemsize, max(64, padded(d))]
     for needed, tile in zip(SHARED_BYTES, row):
         if shared_bytes >= needed and tile is not None:

@@ -10,8 +10,9 @@ def window_attention(q, k, v, reach):
     """Attention in which a query sees only the keys at most `reach` places before or after its own.
 
     Takes q (N, D), k (N, D), v (N, Dv), of one dtype, and reach >= 0; returns (N, Dv) of the same
-    dtype. Exact when reach >= N - 1. Raises ValueError when q and k differ in length. Source:
-    Beltagy, Peters and Cohan 2020 (Longformer), section 3.1.
+    dtype. Exact when reach >= N - 1. In the package it raises TypeError or ValueError for arrays that
+    do not fit together, q and k of different lengths among them, and a reach that is no whole number
+    or negative. Source: Beltagy, Peters and Cohan 2020 (Longformer), section 3.1.
     """
     scale = q.shape[1] ** -0.5
     o = np.empty((len(q), v.shape[1]), q.dtype)
@@ -28,8 +29,10 @@ def pooled_attention(q, k, v, rank):
     The keys, and the values with them, fall into `rank` nearly equal runs; softmax(q K^T / sqrt(D) +
     log sizes) V, where K and V are the means of the runs, so that a run weighs as much as its keys.
     Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype; returns (Nq, Dv) of the same dtype. Exact
-    when the keys of each run are equal, as with rank = Nk. Raises ValueError for rank > Nk. Source:
-    Wang et al. 2020 (Linformer), section 4, where a projection of keys and values is learned or a mean.
+    when the keys of each run are equal, as with rank = Nk. In the package it raises TypeError or
+    ValueError for arrays that do not fit together and unless rank is a whole number from 1 to Nk.
+    Source: Wang et al. 2020 (Linformer), section 4, where a projection of keys and values is learned
+    or a mean.
     """
     edges = np.arange(rank) * len(k) // rank
     sizes = np.diff(edges, append=len(k)).astype(q.dtype)
@@ -44,7 +47,8 @@ def linear_attention(q, k, v):
     o_i = phi(q_i) [sum_j phi(k_j) v_j^T] / phi(q_i) . [sum_j phi(k_j)], with phi(x) = elu(x) + 1: both
     brackets are the same for all queries, so no (Nq, Nk) matrix exists. Takes q (Nq, D), k (Nk, D),
     v (Nk, Dv), of one dtype; returns (Nq, Dv) of the same dtype, and 0 for a query all of whose weights
-    underflow. Source: Katharopoulos, Vyas, Pappas and Fleuret 2020, section 3.2.
+    underflow. In the package it raises TypeError for other dtypes, ValueError for shapes that do not
+    fit and for NaN or inf. Source: Katharopoulos, Vyas, Pappas and Fleuret 2020, section 3.2.
     """
     q, k = (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))  # phi
     total = q @ k.sum(axis=0)  # (Nq,)

@@ -11,7 +11,9 @@ def naive_attention(q, k, v, causal=False):
 
     Takes q (Nq, D), k (Nk, D), v (Nk, Dv), all float32 or all float64; returns (Nq, Dv) of the
     same dtype. With causal=True, query i sees key j when j <= i + Nk - Nq (the last query sees
-    every key); a row that sees no key is 0. Source: Vaswani et al. 2017, section 3.2.1.
+    every key); a row that sees no key is 0. In the package it raises TypeError for other dtypes,
+    ValueError for shapes that do not fit and for NaN or inf. Source: Vaswani et al. 2017, section
+    3.2.1.
     """
     n_q, n_k, scale = len(q), len(k), q.shape[1] ** -0.5
     s = q @ k.T * scale  # (Nq, Nk)
@@ -27,11 +29,12 @@ def naive_on_machine(machine):
     """Attention as three kernels on a counting machine, with S and P travelling through HBM
     between them.
 
-    The machine's HBM holds q, k, v, o and also s and p, (Nq, Nk). Each kernel works on one row
-    of queries at a time and keeps k (or v) in SRAM whole, so q, k, v are read once and s, p are
-    written once and read once: the bytes are those of `flashedu.cost.naive_traffic` with one
-    head, the least that three separate kernels can move. Raises SramOverflow when k or v does
-    not fit.
+    HBM holds q (Nq, D), k (Nk, D), v (Nk, Dv), o (Nq, Dv) and also s and p (Nq, Nk). Each
+    kernel works on one row of queries at a time and keeps k (or v) in SRAM whole, so q, k, v
+    are read once and s, p are written once and read once: the bytes are those of
+    `flashedu.cost.naive_traffic` with one head, the least that three separate kernels can move.
+    Raises SramOverflow when k or v does not fit. In the package it raises TypeError for what is
+    no Machine with q, k, v and o, ValueError for arrays there that naive attention refuses.
     """
     n_q, (n_k, d), (_, d_v) = machine.shape("q")[0], machine.shape("k"), machine.shape("v")
     k = machine.load("k", 0, n_k)

@@ -13,7 +13,9 @@ def attention_backward(q, k, v, do, causal=False):
     Takes q (Nq, D), k (Nk, D), v (Nk, Dv), do (Nq, Dv), of one dtype; returns dq, dk, dv in the
     shapes and the dtype of q, k, v. Softmax gives dS = P * (dP - delta) with delta, one number
     a row, the sum of P * dP. With causal=True query i sees key j when j <= i + Nk - Nq; a row
-    that sees no key has dq = 0 and adds nothing. Source: Dao et al. 2022, appendix B.2.
+    that sees no key has dq = 0 and adds nothing. In the package it raises TypeError for other
+    dtypes, ValueError for shapes that do not fit and for NaN or inf. Source: Dao et al. 2022,
+    appendix B.2.
     """
     n_q, n_k, scale = len(q), len(k), q.shape[1] ** -0.5
     s = q @ k.T * scale  # (Nq, Nk)
@@ -32,15 +34,17 @@ def attention_backward(q, k, v, do, causal=False):
 
 @validated
 def tiled_backward(q, k, v, o, lse, do, block_q, block_k, causal=False):
-    """The gradients of sum(do * o) for one head by tiles; P comes back from the forward pass's
-    lse, one tile at a time, and no (Nq, Nk) array ever exists.
+    """The gradients of sum(do * o) for one head by tiles; P comes back from lse, one tile at a
+    time, and no (Nq, Nk) array ever exists.
 
-    Takes q (Nq, D), k (Nk, D), v (Nk, Dv), o and do (Nq, Dv), lse (Nq,), of one dtype; returns
-    dq, dk, dv in the shapes and the dtype of q, k, v. Each pair of tiles is visited twice, so
-    that whoever owns a tile of the result finishes it alone: keys outside for dk and dv,
-    queries outside for dq. With causal=True tiles that no query sees are skipped, and only
-    tiles that the diagonal crosses are masked; a row that sees no key (lse = -inf) has dq = 0
-    and adds nothing. Source: Dao 2023 (FlashAttention-2), algorithm 2, there in one pass.
+    Takes q (Nq, D), k (Nk, D), v (Nk, Dv), the forward pass's o (Nq, Dv) and lse (Nq,), and do
+    (Nq, Dv), of one dtype; returns dq, dk, dv in the shapes and the dtype of q, k, v. Each pair
+    of tiles is visited twice, so that whoever owns a tile of the result finishes it alone: keys
+    outside for dk and dv, queries outside for dq. With causal=True tiles that no query sees are
+    skipped, and only tiles that the diagonal crosses are masked; a row that sees no key (lse =
+    -inf) has dq = 0 and adds nothing. In the package it raises TypeError or ValueError for
+    arrays that do not fit together and block sizes that are not positive whole numbers. Source:
+    Dao 2023 (FlashAttention-2), algorithm 2, there in one pass.
     """
     (n_q, d), n_k = q.shape, len(k)
     scale, offset = d**-0.5, n_k - n_q

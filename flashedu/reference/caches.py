@@ -16,7 +16,8 @@ def attention_state(q, k, v, causal=False):
 
     Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype; with causal=True query i sees key j when
     j <= i + Nk - Nq. Returns m (Nq,), l (Nq,), o (Nq, Dv), and for a row that sees no key the empty
-    state (-inf, 0, 0). Source: as `merge_states`.
+    state (-inf, 0, 0). In the package it raises TypeError or ValueError for arrays that do not fit.
+    Source: as `merge_states`.
     """
     s = q @ k.T * q.shape[1] ** -0.5  # (Nq, Nk)
     if causal:
@@ -32,8 +33,9 @@ def shared_prefix_attention(q, k, v, suffixes):
 
     Takes the queries of all sequences one below the other, q (sequences * R, D), the prefix k (Nk, D), v (Nk, Dv), and
     for each sequence the pair (k_i, v_i) of what follows the prefix, of any length. No mask: queries are the last tokens,
-    as in decoding. Returns o (sequences * R, Dv). Raises ValueError unless every sequence has as many queries and values
-    as wide as the prefix. Source: Juravsky et al. 2024 (Hydragen), section 3.
+    as in decoding. Returns o (sequences * R, Dv). Raises TypeError when suffixes is no list, ValueError unless every
+    sequence has as many queries and values as wide as the prefix. In the package it raises them for arrays that do not
+    fit together, too. Source: Juravsky et al. 2024 (Hydragen), section 3.
     """
     if not isinstance(suffixes, (list, tuple)):
         raise TypeError(f"suffixes must be a list of pairs (k_i, v_i), but it is {short(suffixes)}.")
@@ -56,7 +58,8 @@ def chunked_prefill(q, k, v, block_size):
 
     Takes q, k (N, D) and v (N, Dv) of the whole prompt; returns o (N, Dv). Only the chunk's own keys need a mask, and a
     chunk needs nothing of the earlier ones but their keys and values. Raises ValueError unless q and k have as many rows.
-    Source: Agrawal et al. 2024 (Sarathi-Serve), section 4.
+    In the package it raises TypeError or ValueError for other arrays that do not fit, too, and a block_size that is no
+    positive whole number. Source: Agrawal et al. 2024 (Sarathi-Serve), section 4.
     """
     if len(q) != len(k):
         raise ValueError(f"q and k must have one row for each token of the prompt, but they have {len(q)} and {len(k)}.")
@@ -75,7 +78,8 @@ def paged_attention(q, k, v, table, block_size, n):
 
     Takes q (Nq, D), the pool k (rows, D), v (rows, Dv) of all sequences, where page p is the rows from p * block_size on,
     and the sequence's pages in their order; its last page may be partly filled. No mask. Returns o (Nq, Dv).
-    Raises TypeError or ValueError for a table that does not fit. Source: Kwon et al. 2023 (PagedAttention), section 4.1.
+    Raises TypeError or ValueError for a table that does not fit. In the package it raises them for arrays that do not fit
+    and for sizes that are not positive whole numbers, too. Source: Kwon et al. 2023 (PagedAttention), section 4.1.
     """
     if np.ndim(table) != 1:
         raise TypeError(f"table must be a list of pages, but it is {short(table)}.")

@@ -6,16 +6,17 @@ from flashedu.arguments import validated
 
 @validated
 def lazy_attention(q, k, v, block_size, threshold):
-    """softmax(q k^T / sqrt(D)) v for one head, keys block by block, rescaling a row only when
-    its maximum has risen by more than a threshold.
+    """softmax(q k^T / sqrt(D)) v for one head, block by block; a row is rescaled only when its
+    maximum rises by more than threshold.
 
     Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype, the number of keys in a block, and the
     threshold in natural log units. l and o are sums of exp(s - m), m being the row's reference
     maximum. It moves, to the block's maximum, only when that exceeds it by more than threshold;
     until then exp(s - m) may reach exp(threshold), which l divides out again: the result is
     exact. Returns o (Nq, Dv) of the same dtype, and how many (row, block) pairs were rescaled;
-    a row's first block needs no rescaling. Threshold 0 is ordinary online softmax. Raises
-    ValueError when exp(threshold) could overflow the sums. Source: Zadouri et al. 2026
+    a row's first block needs no rescaling. Threshold 0 is ordinary online softmax. In the
+    package it raises TypeError or ValueError for what `online_attention` refuses, and when
+    threshold is negative or so large that the sums could overflow. Source: Zadouri et al. 2026
     (FlashAttention-4), conditional rescaling, where a warp skips the product if none of its
     rows moves.
     """

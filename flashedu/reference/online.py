@@ -15,7 +15,9 @@ def update_normalizer(m, l, scores):
 
     Takes m (R,), l (R,), scores (R, B), of one dtype; m = -inf, l = 0 means that nothing has
     been seen, and -inf among the scores marks a masked key. Returns (m', l'), both (R,); a row
-    that has seen only -inf stays (-inf, 0). Source: Milakov and Gimelshein 2018, algorithm 3.
+    that has seen only -inf stays (-inf, 0). In the package it raises TypeError for other dtypes,
+    ValueError for unequal numbers of rows, NaN, +inf or a negative l. Source: Milakov and
+    Gimelshein 2018, algorithm 3.
     """
     m_new = np.maximum(m, scores.max(axis=1))
     safe = np.where(m_new == -np.inf, 0, m_new)  # nothing seen yet: -inf - (-inf) would be NaN
@@ -30,8 +32,9 @@ def merge_states(a, b):
     Takes two states (m, l, o) with shapes (R,), (R,), (R, Dv), of one dtype; returns one of the
     same shapes. Both are brought to the larger maximum and added: m = max(m_a, m_b),
     l = e^(m_a - m) l_a + e^(m_b - m) l_b, o likewise. The operation is associative and
-    commutative, and (-inf, 0, 0) is its identity. Source: Milakov and Gimelshein 2018, section
-    3.1, for m and l; Rabe and Staats 2021, section 4, for o.
+    commutative, and (-inf, 0, 0) is its identity. In the package it raises TypeError or
+    ValueError for what is no state and for two that differ in shape or dtype. Source: Milakov
+    and Gimelshein 2018, section 3.1, for m and l; Rabe and Staats 2021, section 4, for o.
     """
     (m_a, l_a, o_a), (m_b, l_b, o_b) = a, b
     m = np.maximum(m_a, m_b)
@@ -49,8 +52,9 @@ def online_attention(q, k, v, block_size):
 
     Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype, and the number of keys in a block (the
     last block may be shorter, and block_size may exceed Nk); returns (Nq, Dv) of the same
-    dtype. Extra memory is O(Nq * (block_size + Dv)). Source: Rabe and Staats 2021; Dao et al.
-    2022, section 3.1.
+    dtype. Extra memory is O(Nq * (block_size + Dv)). In the package it raises TypeError or
+    ValueError for what `naive_attention` refuses and for a block_size that is no whole number
+    of at least 1. Source: Rabe and Staats 2021; Dao et al. 2022, section 3.1.
     """
     n_q, n_k, scale = len(q), len(k), q.shape[1] ** -0.5
     m = np.full(n_q, -np.inf, q.dtype)  # running maximum

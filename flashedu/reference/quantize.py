@@ -15,8 +15,8 @@ def round_e4m3(values):
     """The nearest number of e4m3 for each value, ties to the even mantissa, in the dtype of the values.
 
     Takes any shape, float32 or float64. What lies beyond 448, infinities too, becomes +-448, as in the GPU's saturating
-    conversion (torch's may make NaN of what is above 464); NaN stays NaN. Source: Micikevicius et al. 2022 (FP8 formats
-    for deep learning), section 3.
+    conversion (torch's may make NaN of what is above 464); NaN stays NaN. Raises TypeError for what is no array of these
+    dtypes, ValueError for an empty one. Source: Micikevicius et al. 2022 (FP8 formats for deep learning), section 3.
     """
     float_array("values", values)
     size = np.minimum(np.abs(values), E4M3_MAX)
@@ -30,8 +30,9 @@ def quantize_e4m3(x, block_size):
     """x as numbers of e4m3 times a scale for each block of rows, chosen so that the block's largest magnitude is 448.
 
     Takes finite x (N, D) and the rows of a block; with block_size >= N there is one scale for the whole tensor. Returns
-    the numbers (N, D) and each row's scale (N, 1), in the dtype of x: x is about numbers * scale. Source: Shah et al.
-    2024 (FlashAttention-3), section 3.3 (block quantization).
+    the numbers (N, D) and each row's scale (N, 1), in the dtype of x: x is about numbers * scale. Raises TypeError or
+    ValueError for an x of another kind or not finite, which no scale fits, and a block_size that is no positive whole
+    number. Source: Shah et al. 2024 (FlashAttention-3), section 3.3 (block quantization).
     """
     float_array("x", x, ndim=2)
     if (x == -np.inf).any():
@@ -45,15 +46,16 @@ def quantize_e4m3(x, block_size):
 
 @validated
 def rotate(q, k, seed):
-    """Queries and keys in another orthonormal basis, in which no coordinate sticks out: the
-    products q k^T are the same, but an outlier is spread over all D elements of its row.
+    """Queries and keys in another orthonormal basis: the products q k^T stay, but an outlier is
+    spread over its whole row.
 
     Takes q (Nq, D) and k (Nk, D), of one dtype, D a power of two, and a seed. Every row x
     becomes H (r * x) / sqrt(D), with D random signs r from the seed, the same for all rows of
     both, and H the Hadamard matrix, computed in log2(D) passes of sums and differences instead
-    of D products an element. Returns q', k' of the same shapes and dtype. Raises ValueError
-    when D is no power of two. Source: Shah et al. 2024 (FlashAttention-3), section 3.3
-    (incoherent processing).
+    of D products an element. Returns q', k' of the same shapes and dtype. In the package it
+    raises TypeError or ValueError for other arrays, such as those whose D is no power of two,
+    and a seed that is no whole number or negative. Source: Shah et al. 2024 (FlashAttention-3),
+    section 3.3 (incoherent processing).
     """
     d = q.shape[1]
     signs = np.random.default_rng(seed).choice([-1, 1], d).astype(q.dtype)
@@ -76,8 +78,9 @@ def fp8_attention(q, k, v, block_q, block_k):
 
     Takes q (Nq, D), k (Nk, D), v (Nk, Dv), of one dtype, and how many rows of q, and of k and v, share a scale; with
     sizes of at least Nq and Nk each tensor has one. Keys are seen in blocks of block_k; the running sum adds P before it
-    is rounded. Returns (Nq, Dv) of the same dtype. For incoherent processing `rotate` q and k before. Source: Shah et al.
-    2024 (FlashAttention-3), section 3.3; the factor 256 is that of its code.
+    is rounded. Returns (Nq, Dv) of the same dtype. For incoherent processing `rotate` q and k before. Raises TypeError or
+    ValueError for arrays that `naive_attention` refuses and block sizes that are not positive whole numbers. Source: Shah
+    et al. 2024 (FlashAttention-3), section 3.3; the factor 256 is that of its code.
     """
     (q, q_scale), (k, k_scale), (v, v_scale) = (quantize_e4m3(x, rows) for x, rows in ((q, block_q), (k, block_k), (v, block_k)))
     n_q, n_k, scale = len(q), len(k), q.shape[1] ** -0.5
@@ -98,10 +101,11 @@ def fp8_attention(q, k, v, block_q, block_k):
 
 @validated
 def outlier_inputs(n_q, n_k, head_dim, seed):
-    """q (n_q, D), k and v (n_k, D) in float32, each element N(0, 1) + N(0, 100) * Bernoulli(0.001).
+    """q (Nq, D), k and v (Nk, D) in float32, each element N(0, 1) + N(0, 100) * Bernoulli(0.001).
 
-    One element in a thousand is about ten times as large as the others. Source: Shah et al. 2024 (FlashAttention-3),
-    section 4.3.
+    One element in a thousand is about ten times as large as the others. Raises TypeError or ValueError for sizes that are
+    not positive whole numbers and a seed that is no whole number or negative. Source: Shah et al. 2024
+    (FlashAttention-3), section 4.3.
     """
     rng = np.random.default_rng(seed)
 

@@ -13,7 +13,9 @@ def tiled_attention(q, k, v, block_q, block_k, causal=False):
     lengths and may exceed them. Returns o (Nq, Dv) and lse (Nq,), the natural log of each row's
     sum of exp(scores). With causal=True query i sees key j when j <= i + Nk - Nq, tiles above
     the diagonal are skipped, and only tiles that the diagonal crosses are masked; a row that
-    sees no key gives o = 0 and lse = -inf. Source: Dao 2023 (FlashAttention-2), algorithm 1.
+    sees no key gives o = 0 and lse = -inf. In the package it raises TypeError or ValueError for
+    arrays that `naive_attention` refuses and block sizes that are not positive whole numbers.
+    Source: Dao 2023 (FlashAttention-2), algorithm 1.
     """
     (n_q, d), (n_k, d_v) = q.shape, v.shape
     scale, offset = d**-0.5, n_k - n_q
@@ -52,7 +54,9 @@ def tiled_on_machine(machine, block_q, block_k, causal=False):
     each tile of queries: q is loaded once, then each tile of keys and values that the tile can
     see, then o and lse are stored, once. The bytes are `flashedu.cost.tiled_traffic`, the peak
     is `flashedu.cost.tiled_sram`. Raises SramOverflow when the tiles of q, k, v, s, the output
-    and the row statistics do not fit together. Source: Dao 2023, algorithm 1.
+    and the row statistics do not fit together. In the package it raises TypeError without q, k,
+    v and o in HBM, and TypeError or ValueError for block sizes that are not positive whole
+    numbers. Source: Dao 2023, algorithm 1.
     """
     (n_q, d), (n_k, d_v) = machine.shape("q"), machine.shape("v")
     scale, offset = d**-0.5, n_k - n_q

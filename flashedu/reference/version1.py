@@ -13,7 +13,9 @@ def fa1_on_machine(machine, block_q, block_k):
     queries visits it: q and its state are loaded, updated and stored, o normalised each time.
     In the end HBM holds o, m, l, and lse (Nq,). The bytes are `flashedu.cost.fa1_traffic`, the
     peak is `flashedu.cost.tiled_sram`. Raises SramOverflow when the tiles of q, k, v, s and the
-    state do not fit together. Source: Dao et al. 2022 (FlashAttention), algorithm 1.
+    state do not fit together. In the package it raises TypeError or ValueError when HBM lacks
+    one of these arrays or a block size is no positive whole number. Source: Dao et al. 2022
+    (FlashAttention), algorithm 1.
     """
     (n_q, d), n_k = machine.shape("q"), machine.shape("k")[0]
     for j0 in range(0, n_k, block_k):

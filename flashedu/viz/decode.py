@@ -3,9 +3,9 @@ from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 LINES = {  # colour, line, marker
     "keys split, predicted": ("output", "-", ""),
-    "one part, predicted": ("hbm", "--", ""),
+    "one part, predicted": ("output", "--", ""),
     "keys split": ("output", "", "^"),
-    "one part": ("hbm", "", "v"),
+    "one part": ("output", "", "v"),
     "FlashAttention-2": ("key", ":", "s"),
     "cuDNN": ("query", "-.", "D"),
 }

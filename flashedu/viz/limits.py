@@ -4,7 +4,7 @@ from flashedu.viz.curves import lengths_axis
 from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 LOOKS = {  # the beginning of a line's label: colour, marker
-    "naive": ("hbm", "v"), "flash": ("output", "^"), "decode": ("query", "P"), "FlashAttention-2": ("key", "s"), "cuDNN": ("query", "o"), "efficient": ("value", "D"), "block": ("text", "o"),
+    "naive": ("hbm", "v"), "flash": ("output", "^"), "decode": ("output", "P"), "FlashAttention-2": ("key", "s"), "cuDNN": ("query", "o"), "memory-efficient": ("value", "D"), "block": ("text", "o"),
 }
 OTHERS = (("text", "o", "-"), ("text", "s", "--"), ("text", "D", ":"), ("text", "P", "-."))  # models, say
 APPROXIMATIONS = {  # colour, marker, line; "exact" is flash attention
