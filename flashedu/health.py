@@ -39,7 +39,7 @@ def examine(out=print):
     if not good:
         out("Chapters 0 to 3 do not work here yet: see the lines marked FAIL.")
     else:
-        out(f"Chapters 0 to {5 if kernels else 3} work here.")
+        out("All chapters work here." if kernels else "Chapters 0 to 3 and 7 work here, and what NumPy computes in 5, 6 and 8.")
     return bool(good)
 
 

@@ -124,7 +124,7 @@ class Machine:
         if np.shape(tile) != rows.shape:
             raise ValueError(f"tile must have the shape {rows.shape} of the rows it goes to, but it has {np.shape(tile)}.")
         if id(tile) not in self._resident and id(getattr(tile, "base", None)) not in self._resident:
-            raise ValueError("tile must be in SRAM, but it is an array of its own: write the result into a tile, "
+            raise ValueError("tile must be in SRAM, but it is an array of its own, or was freed: write the result into a tile, "
                              "tile[:] = ..., and store that.")
         rows[:] = tile
         self.written_bytes += rows.size * self.itemsize

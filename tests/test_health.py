@@ -59,7 +59,7 @@ def test_as_a_command_on_this_machine():
         except metadata.PackageNotFoundError:
             assert finding(run.stdout, name)[2]
     assert "tiled attention is exact" in run.stdout
-    assert run.stdout.endswith(f"Chapters 0 to {5 if sys.platform == 'linux' else 3} work here.\n")
+    assert run.stdout.splitlines()[-1].startswith("All chapters work here." if sys.platform == "linux" else "Chapters 0 to 3 and 7 work here, and")
     assert "FAIL" not in run.stdout and run.stderr == ""
 
 

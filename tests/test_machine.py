@@ -193,7 +193,7 @@ def test_rows_that_do_not_exist(start, stop):
     machine = machine_for(3, 3, 2)
     before = counters(machine)
     for use in (lambda: machine.load("q", start, stop), lambda: machine.store("q", start, stop, np.zeros((max(0, stop - start), 2)))):
-        with pytest.raises(IndexError, match=f"3 rows of q, but they are {start} and {stop}"):
+        with pytest.raises(IndexError, match=f"3 rows of q, start before stop, but they are {start} and {stop}"):
             use()
     assert counters(machine) == before
 

@@ -15,6 +15,7 @@ def check(fn, exercise=None):
 
     fn: the learner's function; the exercise is found by its name, or given as `exercise`. Nothing that fn does is
     raised here: exceptions, endless loops and wrong types become part of the verdict. Only an interrupt passes through.
+    Raises RuntimeError when it is called inside the answer that it checks.
     """
     verdict = judge(fn, exercise)
     record(verdict)
@@ -23,19 +24,28 @@ def check(fn, exercise=None):
 
 
 def require(fn, exercise=None):
-    """Raise AssertionError with the verdict's text unless fn passes; returns None."""
+    """Raise AssertionError with the verdict's text unless fn passes; returns None.
+
+    Raises RuntimeError inside an answer that is being checked.
+    """
     verdict = judge(fn, exercise)
     if not verdict.passed:
         raise AssertionError(str(verdict))
 
 
 def score(fn, exercise=None):
-    """The share of an exercise's checks that fn passes, a built-in float in [0, 1]; shows and raises nothing."""
+    """The share of an exercise's checks that fn passes, a built-in float in [0, 1]; shows nothing.
+
+    Raises RuntimeError inside an answer that is being checked, and nothing that fn does.
+    """
     return float(judge(fn, exercise).score)
 
 
 def hint(exercise, level=1):
-    """Show hint 1 (the idea), 2 (the plan) or 3 (almost the code) for an exercise, given by name or by function."""
+    """Show hint 1 (the idea), 2 (the plan) or 3 (almost the code) for an exercise, given by name or by function.
+
+    Raises ValueError, with what there is, for another exercise or level.
+    """
     name = getattr(exercise, "__name__", exercise)
     if name not in HINTS:
         raise ValueError(f"exercise must be one of {', '.join(HINTS)}, but it is {name!r}.")

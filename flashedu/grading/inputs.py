@@ -19,6 +19,7 @@ KINDS = {
     "uniform": "equal logits and whole numbers as values, so that the answer is their mean",
     "heavy": "equal logits and values near 1000, so that their sum, before the division, overflows float16",
     "seesaw": "equal logits and gradients of 1000, then of -1000, whose sum overflows float16 on the way",
+    "scaled": "equal logits, values of 2000, then of 1000, and gradients near 100, whose products and partial sums overflow float16",
     "offset": "values with a large common offset",
     "magnitudes": "rows whose logits lie 1000 apart",
     "near": "logits 10 apart, so that weights are small but count",

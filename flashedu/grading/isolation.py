@@ -117,10 +117,10 @@ def in_child(fn, args, seconds):
     receiver, sender = context.Pipe(duplex=False)
 
     def work():
-        become_child(sender.send)
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(1)  # its threads did not come along
         with contextlib.suppress(KeyboardInterrupt):  # the parent hears of it, too
+            become_child(sender.send)
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(1)  # its threads did not come along
             sender.send(attempt(fn, args))
 
     child = context.Process(target=work)
@@ -204,14 +204,15 @@ def _settings():
             sys.setrecursionlimit(depth)
 
 
+def learner_frames(error):
+    """The learner's own frames of an exception; None has none."""
+    frames = traceback.extract_tb(error.__traceback__) if error else ()
+    return [frame for frame in frames if not frame.filename.startswith(PACKAGE) and "site-packages" not in frame.filename]
+
+
 def learner_traceback(error):
     """The exception with the learner's own frames only, the last five of them, as text."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(PACKAGE) and "site-packages" not in frame.filename
-    ]
-    lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip() for frame in frames[-5:]]
+    lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip() for frame in learner_frames(error)[-5:]]
     return "\n".join([*lines, summary(error)[:500]])
 
 

@@ -41,7 +41,7 @@ def _shrink(exercise, outcome, fn):
                     trial = examine(exercise, case, fn, seconds=SHRINK_S)
                 except (ValueError, IndexError):  # no such case, e.g. heads no multiple of kv_heads
                     continue
-                if trial.problem and trial.problem[:2] == best.problem[:2]:
+                if trial.way == best.way:
                     best = trial
                     break
     return best
@@ -63,7 +63,7 @@ def judge(fn, exercise=None, fresh=None, seed=None):
     """The Verdict on fn, an answer to `exercise` (by default the one that fn is named after).
 
     fresh: whether an answer in Triton is taken to a new process, even where a fork would do (by default, only there).
-    seed: what hidden cases are drawn from, a text or a number; by default the cases are the public ones.
+    seed: what hidden cases are drawn from (by default, the public ones). Raises RuntimeError inside an answer that is being checked.
     """
     if isolation.busy():
         raise RuntimeError("check was called inside the answer that is being checked: take it out of the function's body.")
@@ -86,7 +86,7 @@ def judge(fn, exercise=None, fresh=None, seed=None):
         asked = on_gpu(asked)
         return _both(verdict, _judged_by(partial(in_fresh_process, interpret=False), fn, asked), asked.checks)
     if verdict.passed:
-        verdict.message += " That was in Triton's interpreter, which shows neither TF32 nor programs that run at once: where there is a GPU, a check goes on there."
+        verdict.message += " That was in Triton's interpreter, which compiles nothing and shows neither TF32 nor programs that run at once: where there is a GPU, a check goes on there."
     return verdict
 
 
@@ -104,7 +104,7 @@ def _judged_by(run, fn, exercise):
     end, result = run(_judge, (fn, exercise), TIME_LIMIT_S * exercise.patience + GRACE_S)
     if end == "result":
         return result
-    died = (" A pointer ran far outside its tensor: is the mask of a tl.load or a tl.store missing, or a stride wrong?" if exercise.call and "SIGSEGV" in str(result)
+    died = (" A pointer ran far outside its tensor: is the mask of a tl.load or a tl.store missing, or a stride wrong?" if exercise.call and str(result).startswith(("SIGSEGV", "SIGABRT", "SIGBUS"))
             else " SIGKILL may mean that it asked for too much memory.")
     state, message = {
         "error": ("error", f"It could not be examined: {result}"),

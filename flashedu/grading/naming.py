@@ -6,7 +6,7 @@ import numpy as np
 
 from flashedu.grading.isolation import summary
 from flashedu.grading.mistakes import GPU_MISTAKES, MISTAKES
-from flashedu.grading.outcome import examine
+from flashedu.grading.outcome import FREED, examine
 from flashedu.grading.three_versions import ByChance, Range
 from flashedu.machine import SramOverflow
 
@@ -29,6 +29,8 @@ def _same(outcome, other):
         return False
     if outcome.values is None or other.values is None:
         return outcome.values is other.values and _wording(outcome) == _wording(other)
+    if outcome.problem and (FREED in outcome.problem[2]) != (FREED in other.problem[2]):
+        return False
     for (_, bound), value, reference in zip(other.expected, outcome.values, other.values):
         if not isinstance(value, np.ndarray) or not isinstance(reference, np.ndarray):
             return type(value) is type(reference)
@@ -60,7 +62,8 @@ def _lost(x):
 def _wording(outcome):
     """What an answer did wrong that has no values: beside which tensor it wrote and on which side, say; without numbers and names of functions."""
     check, _, text = outcome.problem or ("", "", "")
-    return check in ("guard bands", "own kernel", "dtype", "type") and re.sub(r"\d+ elements?|torch's \w+|\(.*?\)", "", text)
+    told = check in ("guard bands", "own kernel", "dtype", "type") or "never stored" in text
+    return told and re.sub(r"\d+ elements?|torch's \w+|\(.*?\)", "", text)
 
 
 def _failing(outcomes):
@@ -83,17 +86,18 @@ def name_mistake(exercise, outcomes, reported, seconds):
     """The mistake of the zoo that an answer behaves like, or None; the search ends after so many seconds.
 
     A candidate must agree with the answer on every case that fails by the reported check and on at least half of all that
-    fail, and must fail no check that the answer passes; among several, the one that agrees on most cases is named.
+    fail, and must fail no check that the answer passes, nor write outside of tensors where the answer does not; among several,
+    the one that agrees on most cases is named, and of those the one that Python's warnings agree on most.
     """
     costly = {case.check for case in exercise.cases if case.memory_limit_bytes}
     ordered = sorted(_telling(outcomes, reported) if exercise.call else outcomes, key=lambda o: not (o.problem and o.problem[0] == reported))
     broken, wrong = _failing(outcomes), sum(bool(o.problem) for o in ordered)
-    best, most, stop = None, 0, time.thread_time() + seconds
+    best, most, stop = None, (0, 0), time.thread_time() + seconds
     tile = next((o.call.tile for o in outcomes if o.call.tile), None)
     for mistake in _candidates(exercise, reported):
         if mistake.caught_by not in broken or (reported in costly and mistake.caught_by != reported):
             continue
-        agreed = alike = 0
+        agreed = alike = warned = 0
         for outcome in ordered:
             if outcome.case.memory_limit_bytes and not outcome.problem:
                 continue
@@ -103,11 +107,14 @@ def name_mistake(exercise, outcomes, reported, seconds):
             same = _same(outcome, other)
             if (outcome.problem and outcome.problem[0] == reported and not same) or not _failing([other]) <= broken:
                 break
+            if outcome.problem is None and reported == "guard bands" and reported in _failing([other]):
+                break
             agreed += same
             alike += same and bool(outcome.problem)
+            warned += same and outcome.call.warned == other.call.warned
         else:
-            if agreed > most and 2 * alike >= wrong:
-                best, most = mistake, agreed
+            if (agreed, warned) > most and 2 * alike >= wrong:
+                best, most = mistake, (agreed, warned)
             if exercise.call and agreed == len(ordered):
                 break
     return best or _by_precision(exercise, outcomes, broken)

@@ -12,6 +12,21 @@ from flashedu.grading.time_limit import TimeLimitExceeded
 from flashedu.machine import Machine, SramOverflow
 
 TIME_LIMIT_S = 10.0  # for all cases of a check together
+FREED = " (A tile that was freed holds NaN.)"
+READ_ONLY = "\n\nmachine.hbm is there to be looked at when the run is over. Rows go there through store, from a tile in SRAM."
+ADVICE = {  # what stands in an exception's text: what it means
+    "in its core dimension": "A @ B needs as many columns in A as there are rows in B.",
+    "truth value of an array": "An if, and Python's max or min, wants one True or False. For many rows at once take np.where, np.maximum or np.minimum.",
+    "zero-size array to reduction": "This takes the maximum of nothing: a slice is empty. Where does it begin and end, and how often does the loop run?",
+    "converted to a scalar index": "An array stands where one whole number belongs. np.max(a, b) takes b for the axis; the larger of two arrays is np.maximum(a, b).",
+}
+KERNEL_ADVICE = {
+    "'grid_idx'": "A kernel is launched with a grid: kernel[(programs,)](...).",
+    "outside of the scope of a kernel": "A kernel is launched with a grid: kernel[(programs,)](...).",
+    "'int' has no len()": "The grid in kernel[grid](...) is a tuple, with one number, too: (programs,).",
+    "unsupported tensor index": "In a kernel a tensor of the launcher is a pointer, which is read with tl.load(pointer + offsets, mask=...).",
+    "reduction dimensions": "tl.dot(a, b) needs as many columns in a as there are rows in b; tl.trans exchanges rows and columns.",
+}
 NOT_ATTEMPTED = "There is no answer here yet. Write the body, run the cell, and check again."
 
 
@@ -25,6 +40,11 @@ class Outcome:
     expected: list = ()
     problem: tuple = None  # (check, state, text)
     ratio: float = 0.0
+
+    @property
+    def way(self):
+        """How it failed: the check, the state, and the learner's lines that an exception came through; None if it did not."""
+        return self.problem and (*self.problem[:2], [frame.lineno for frame in isolation.learner_frames(self.call.error)])
 
 
 def examine(exercise, case, fn, seconds):
@@ -56,8 +76,15 @@ def _raised(exercise, call, case):
     if isinstance(error, SramOverflow):
         return case.check, "wrong", f"SRAM overflowed. {error}"
     if error is not None:
-        return case.check, "error", "It raised an exception:\n\n" + indent(isolation.learner_traceback(error), "  ")
+        hint = READ_ONLY if exercise.name.endswith("_on_machine") and "read-only" in isolation.summary(error) else ""
+        return case.check, "error", "It raised an exception:\n\n" + indent(isolation.learner_traceback(error), "  ") + (hint or _advice(exercise, error))
     return None
+
+
+def _advice(exercise, error):
+    """A paragraph on an exception whose text says little, or nothing."""
+    text = isolation.summary(error)
+    return next((f"\n\n{advice}" for sign, advice in {**ADVICE, **(KERNEL_ADVICE if exercise.call else {})}.items() if sign in text), "")
 
 
 def _changed(args, pristine):
@@ -97,30 +124,32 @@ def _compare(exercise, case, args, pristine, outcome):
             must = f"be one {'whole ' if whole else ''}number" if not bound.exact.shape else f"have shape {bound.exact.shape}"
             return "shape", "wrong", f"{name} must {must}, but it has {'' if bound.exact.shape else 'shape '}{value.shape}."
         if whole and value.dtype.kind not in "iu":
-            return "type", "wrong", f"{name} must be a whole number, but it is {short(value.tolist())}, a float: use // or int(...)."
+            how = "use // or int(...)." if value == np.floor(value) else "is the unit right, and which way is it to be rounded?"
+            return "type", "wrong", f"{name} must be a whole number, but it is {short(value.tolist())}, a float: {how}"
         if not whole and not exercise.call and inputs and value.dtype != inputs[0].dtype:
-            return "dtype", "wrong", (
-                f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}. "
-                "(np.sqrt(4), np.zeros(3) and np.full(3, -np.inf) are float64 unless told otherwise, and turn float32 arrays into float64; "
-                "4**0.5 is a Python number and does not.)"
-            )
+            why = (" (np.sqrt(4), np.zeros(3) and np.full(3, -np.inf) are float64 unless told otherwise, and turn float32 arrays into float64; "
+                   "4**0.5 is a Python number and does not.)") if value.dtype == np.float64 else ""
+            return "dtype", "wrong", f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}.{why}"
     for (name, bound), value in zip(expected, outcome.values):
         if isinstance(args[0], Machine) and name in args[0].hbm and not any(e.kind == "store" and e.name == name for e in args[0].events):
-            return case.check, "wrong", f"{name} was never stored in HBM."
+            outcome.values = None
+            return case.check, "wrong", f"{name} was never stored in HBM: machine.store does that, and what the function returns is not looked at."
         errors = bound.errors(value)
         outcome.ratio = max(outcome.ratio, float(errors.max()))
         if errors.max() > 1:
             check = case.check if case.memory_limit_bytes is None else "larger"  # the values are wrong, not the memory
-            source = _source_of_nan(exercise, args) if np.isnan(value).any() else ""
+            source = _source_of_nan(exercise, args, outcome.call) if np.isnan(value).any() else ""
             return check, "wrong", _difference(name, bound, value, errors, exercise.numbers) + source
     if case.memory_limit_bytes is not None:
         return _memory(case, outcome.call.peak_bytes, inputs, "made a tensor of" if exercise.call else "held at once")
     return None
 
 
-def _source_of_nan(exercise, args):
+def _source_of_nan(exercise, args, call):
+    if any("invalid value" in warning for warning in call.warned):  # NumPy warns of a NaN that arises, not of one that was there
+        return ""
     if isinstance(args[0], Machine):
-        return " (A tile that was freed holds NaN.)"
+        return FREED
     if exercise.call:
         return " (Around the tensors, in the gaps between their elements, and in what torch.empty gives, lies NaN.)"
     return ""
@@ -165,7 +194,7 @@ def _difference(name, bound, value, errors, numbers):
 def _about_bytes(name, yours, right):
     if name == "read_bytes":
         more = " More means that a tile was loaded again that was there, or one that no query sees."
-        return more if yours > right else " Fewer means that tiles were kept outside SRAM."
+        return more if yours > right else " Fewer means that tiles were kept outside SRAM, or that rows were taken from machine.hbm without load."
     if name == "written_bytes":
         return " o and lse are to be stored once, all of them."
     return ""

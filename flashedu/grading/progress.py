@@ -60,8 +60,11 @@ def record(verdict):
         if verdict.passed and not entry["passed"]:
             entry["passed"] = time.strftime("%Y-%m-%d %H:%M")
         scratch = path.with_name(f"{path.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-        scratch.replace(path)
+        try:
+            scratch.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+            scratch.replace(path)
+        finally:  # interrupted, or the disk is full
+            scratch.unlink(missing_ok=True)
     except OSError:
         pass
 
@@ -91,7 +94,7 @@ class Progress:
 
 
 def progress():
-    """The table of all exercises, with what this learner has passed. Returns a Progress, which a notebook shows."""
+    """The table of all exercises, with what this learner has passed, as a `Progress`, which a notebook shows."""
     entries = load(_course_file())
     rows = []
     for exercise in EXERCISES.values():

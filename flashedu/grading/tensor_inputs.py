@@ -63,11 +63,18 @@ def forward_case(kind, n_q, n_k, d, causal=False, batch=1, heads=1, kv_heads=1, 
 def backward_case(kind, n_q, n_k, d, causal=False, batch=1, heads=1, kv_heads=1, dtype="float32", seed=0, layout=None):
     """Arguments (q, k, v, o, lse, do, causal); o and lse are those of the oracle, rounded. Only do is ever broadcast."""
     of_all = None if layout == "broadcast" else layout
-    q, k, v = _heads("uniform" if kind == "seesaw" else kind, batch, heads, kv_heads, n_q, n_k, d, dtype, seed, of_all)
+    q, k, v = _heads({"seesaw": "uniform", "scaled": "heavy"}.get(kind, kind), batch, heads, kv_heads, n_q, n_k, d, dtype, seed, of_all)
+    if kind == "seesaw":  # dk sums up, too; the logits stay equal
+        q[..., 0], k[..., 0] = 1, 0
+    if kind == "scaled":
+        k[..., 0] = 1
+        v[..., : n_k // 2, :] += 1000
     o, lse = (bound.exact for bound in exactness.attention_bounds(wide(q), wide(k), wide(v), causal))
     do = np.random.default_rng([seed, n_q, d]).standard_normal(q.shape)
     if kind == "seesaw":
         do += np.where(np.arange(n_q) < n_q // 2, 1000, -1000)[:, None]
+    if kind == "scaled":
+        do = 100 * np.abs(do)
     do = _in_type(do, dtype)
     return q, k, v, laid_out(_in_type(o, dtype), of_all, "o"), lse.astype(np.float32), laid_out(do, layout, "do"), causal
 

@@ -10,13 +10,18 @@ def kill_matrix(names=(), out=print):
 
     A row is a mistake: X where a check rejects it, [X] where that is the check which must, . where it passes. A gap is a
     mistake that its own check does not reject, or that is not called by its own name. Mistakes that only a GPU shows are
-    listed as such where there is none, and are no gaps.
+    listed as such where there is none, and are no gaps. Exercises that cannot be judged here, for want of Triton, say so.
     """
     unknown = [name for name in names if name not in EXERCISES]
     if unknown:
         raise SystemExit(f"There is no exercise called {unknown[0]!r}; the exercises are {', '.join(EXERCISES)}.")
-    gaps = []
+    gaps, tried = [], []
     for name in names or EXERCISES:
+        trouble = here().trouble if EXERCISES[name].call else None
+        if trouble:
+            out(f"\n{name}\n  {trouble[2]}")
+            continue
+        tried.append(name)
         checks, verdicts = EXERCISES[name].checks, [(m, judge(m.function, name)) for m in MISTAKES[name]]
         width = max(len(mistake.slug) for mistake, _ in verdicts)
         out(f"\n{name}")
@@ -36,8 +41,8 @@ def kill_matrix(names=(), out=print):
         right = judge(EXERCISES[name].reference, name)
         if not right.passed:
             gaps.append(f"{name}: the right answer is {right.state}")
-    count = sum(len(MISTAKES[name]) for name in names or EXERCISES)
-    out(f"\n{count} mistakes, exercises: {len(names or EXERCISES)}; " + (f"gaps: {', '.join(gaps)}" if gaps else "no gap"))
+    count = sum(len(MISTAKES[name]) for name in tried)
+    out(f"\n{count} mistakes, exercises: {len(tried)}; " + (f"gaps: {', '.join(gaps)}" if gaps else "no gap"))
     return len(gaps)
 
 

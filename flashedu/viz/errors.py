@@ -50,7 +50,7 @@ def against_bound(ratios):
     axes.grid(axis="y", visible=False)
     return Picture(
         figure,
-        "Errors in units of the rounding bound: thin line all elements, thick line the middle half, mark and number "
+        "Errors in units of the rounding bound: thin line all elements, thick line the middle half, small tick the median, mark and number "
         "the largest. A circle left of the dashed line: rounding explains every element. A cross: it does not.",
         "Largest error over bound: " + "; ".join(told) + ".",
     )

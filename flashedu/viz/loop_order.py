@@ -34,7 +34,7 @@ def loop_order_drawing(n, head_dim, block_q, block_k, itemsize, step, now, moved
         ]
     body += [_bars(moved, totals, naive_bytes), _verdict(first, second, totals)]
     caption = (
-        f"After {step:,} of {q_tiles * k_tiles:,} tiles of {min(block_q, n)} x {min(block_k, n)}. In all, version 1 reads {megabytes(totals[1][0])} and writes "
+        f"N = {n:,}, D = {head_dim}. After {step:,} of {q_tiles * k_tiles:,} tiles of {min(block_q, n)} x {min(block_k, n)}. In all, version 1 reads {megabytes(totals[1][0])} and writes "
         f"{megabytes(totals[1][1])}; version 2 reads {megabytes(totals[2][0])} and writes {megabytes(totals[2][1])}. "
         f"Both need the same SRAM, {kib(tiled_sram(min(block_q, n), min(block_k, n), head_dim, itemsize))} with {itemsize} bytes for every element.")
     note = ""

@@ -27,7 +27,7 @@ def gain_against_sram(sram_bytes, gains, blocks):
             axes.plot(sizes, ratios, line, marker=marker, markevery=4, color=COLOURS["output"], label=name)
             told.append(f"D = {d}, {name}: {ratios[0]:.2f} to {ratios[-1]:.2f}")
         axes.axhline(1, color=COLOURS["hbm"], linewidth=1.5)
-        axes.annotate("naive", (sizes[-1], 1), (0, -3), textcoords="offset points", ha="right", va="top", fontsize=10, color=COLOURS["hbm"])
+        axes.annotate("naive", (sizes[0], 1), (2, -3), textcoords="offset points", ha="left", va="top", fontsize=10, color=COLOURS["hbm"])
         for size in blocks.values():
             axes.axvline(size / KIB, color=COLOURS["text"], linewidth=0.8, linestyle="-.")
         axes.set(yscale="log", xlabel="SRAM (KiB)", title=f"D = {d}", ylim=(0.07, 32))

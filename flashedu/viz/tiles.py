@@ -109,7 +109,7 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
         figure,
         f"Scores of {n_q} queries and {n_k} keys in tiles of {block_q} x {block_k}"
         f"{', causal' if causal else ''}: {words}.{order}",
-        f"A square of {kinds.shape[0]} x {kinds.shape[1]} tiles, visited row by row: {words}.",
+        f"A grid of {kinds.shape[0]} x {kinds.shape[1]} tiles, visited row by row: {words}.",
     )
 
 

@@ -50,10 +50,10 @@ print(f"{smaller:.0f} times less memory; largest difference between the answers:
 #
 # ## What you will have built
 #
-# The course leads from the textbook's formula, in NumPy, to a GPU kernel of your own, timed beside the fastest that
-# NVIDIA ships (cuDNN's). Chapters 1 to 3 end with the whole algorithm working in NumPy, its memory traffic counted to
-# the byte. Chapter 4 makes a kernel of it, and chapter 5 adds the gradients. None of them needs a GPU: without one the
-# kernels run in an interpreter, which is slow and right.
+# The course leads from the textbook's formula, in NumPy, to a *kernel* of your own, a program that runs on a GPU,
+# timed beside the fastest that NVIDIA ships (in its library cuDNN). Chapters 1 to 3 end with the whole algorithm
+# working in NumPy, its memory traffic counted to the byte. Chapter 4 makes a kernel of it, and chapter 5 adds the
+# gradients. None of them needs a GPU: without one the kernels run in an interpreter, on the CPU and slowly.
 #
 # Where this leads is already measured. The picture shows one attention layer of Llama-3-8B on an H200, a GPU for data
 # centres. Both methods compute the same function. "Flash" is the one that ships with torch.
@@ -151,15 +151,15 @@ check(unwritten_softmax, exercise="stable_softmax")
 # | | `scale` | what scores are multiplied by, $1/\sqrt D$ |
 # | $S = QK^\top/\sqrt D$ | `s` | scores, $(N_q, N_k)$ |
 # | $P$ | `p` | probabilities: the softmax of each row of $S$ |
-# | $O = PV$ | `o` | output, $(N_q, D_v)$ |
+# | $O = PV$ | `o` | output, $(N_q, D_v)$; as part of a state $(m, l, o)$, not yet divided by $l$ (chapter 2) |
 # | $m$ | `m` | the largest score of a row, so far |
-# | $\ell$ | `l` | the sum of $e^{s-m}$ over a row, so far |
-# | $m + \ln \ell$ | `lse` | log-sum-exp: the natural logarithm of the row's sum of $e^{s}$ |
+# | $l$ | `l` | the sum of $e^{s-m}$ over a row, so far |
+# | $m + \ln l$ | `lse` | log-sum-exp: the natural logarithm of the row's sum of $e^{s}$ |
 # | $B_r$, $B_c$ | `block_q`, `block_k` | rows (queries) and columns (keys) of a block, also called a tile |
 # | | `block_size` | the same where only the keys are cut |
 # | | `causal` | query $i$ sees key $j$ when $j \le i + N_k - N_q$: the last query sees every key |
 # | | HBM | the GPU's large memory, tens of gigabytes beside the chip |
-# | | SRAM | the small fast memory inside each multiprocessor of the chip, about 200 KB |
+# | | SRAM | the small fast memory inside each of the hundred or so processors of the chip (multiprocessors), about 200 KB |
 #
 # A query that sees no key has output 0 and `lse` $-\infty$.
 #
@@ -167,7 +167,7 @@ check(unwritten_softmax, exercise="stable_softmax")
 #
 # Some cells have a slider. Run the cell below and move it with the mouse or the arrow keys. (In a notebook that you
 # have not run, you see a still picture instead.) It shows a square of 1024 by 1024 scores cut into blocks. **At which
-# block size does one block no longer fit into the SRAM of an H100?**
+# block size does one block no longer fit into the SRAM of one multiprocessor of an H200?**
 
 # %%
 slider = widgets.IntSlider(128, min=32, max=512, step=16, description="block")
@@ -186,7 +186,7 @@ display({**still._repr_mimebundle_(), **demo._repr_mimebundle_()}, raw=True)
 # Did you find the answer?
 
 # %%
-sram = gpu("H100 SXM").block_shared_bytes
+sram = gpu("H200").block_shared_bytes
 sizes = range(slider.min, slider.max + 1, slider.step)
 largest = max(side for side in sizes if 4 * side**2 <= sram)
 for side in (largest, largest + slider.step):

@@ -43,7 +43,7 @@ kernels = {row["step"]: row for row in result["kernels"] if row["algorithm"] == 
 n, d, heads, kv_heads = (result["shape"][name] for name in ("n", "head_dim", "heads", "kv_heads"))
 operations = {"qk": 2 * d, "softmax": 5, "pv": 2 * d}  # for each score
 time_ms = {step: row["time_ms"] for step, row in kernels.items()}
-shares({"operations": operations, "time": time_ms}, "Three kernels, measured on an H200.")
+shares({"operations": operations, "time": time_ms}, "Three kernels: operations counted, time measured on an H200.")
 
 # %% [markdown]
 # One per cent of the operations takes most of the time. Whatever the softmax kernel is busy with, it is not
@@ -135,7 +135,8 @@ table(["scores", "minus the maximum, then the formula", "`stable_softmax`"], row
 # $$S = \frac{Q K^\top}{\sqrt D}, \qquad P = \operatorname{softmax}(S)\ \text{row by row}, \qquad O = P V$$
 #
 # Random numbers make poor examples of attention. The course therefore carries the queries, keys and values of one
-# layer of a small public model, MiniLM, computed on a real paragraph.
+# layer of a real model: all-MiniLM-L6-v2, a small BERT, while it reads the last paragraph of Darwin's *On the Origin
+# of Species*. (In its tokens, ## marks a piece that continues a word.)
 
 # %%
 layer = load_minilm()
@@ -181,17 +182,19 @@ row_maxima(s, overflow, "float16: exp overflows")
 # ## Three kernels, and what travels between them
 #
 # A GPU has two levels of memory that a kernel's author cares about. **HBM** is the large one: tens of gigabytes
-# beside the chip, which hold the model and all arrays. **SRAM** is the small one: about 200 KB in each of the chip's
-# hundred-odd multiprocessors, and many times faster. Arithmetic happens on data that has been brought close. When a
-# kernel ends, whatever it kept in SRAM is gone. What survives is in HBM. (Some of it may still be on its way there, in
-# a cache between the two. Chapter 3 meets that cache; arrays as large as $S$ do not fit in it.)
+# beside the chip, which hold the model and all arrays. **SRAM** is the small one: about 200 KB in each of the hundred
+# or so processors (*multiprocessors*) that the chip is made of, and many times faster. Arithmetic happens on data
+# that has been brought close. When a kernel ends, whatever it kept in SRAM is gone. What survives is in HBM. (Some of
+# it may still be on its way there, in a cache between the two. Chapter 3 meets that cache; arrays as large as $S$ do
+# not fit in it.)
 #
 # So when the three steps are three kernels, $S$ must be *written* to HBM by the first and *read* back by the second,
 # and $P$ must be written by the second and read by the third. To see this, the course has a machine with these two
-# levels. It computes with NumPy, refuses to hold more in SRAM than fits, and counts every byte that crosses. Here is
-# naive attention on it. Each kernel is the best of its kind: it reads its inputs once and writes its output once. (For
-# that, the first holds all of $K$ in SRAM and the third all of $V$, which at real sizes do not fit. Then they are read
-# several times. $S$ and $P$ cross as often in either case, and they are what this chapter is about.)
+# levels. It computes with NumPy, refuses to hold more in SRAM than fits, and counts every byte that crosses. `load`
+# copies rows from HBM into SRAM, `store` writes rows back, `alloc` takes room in SRAM and `free` gives it back. Here
+# is naive attention on it. Each kernel is the best of its kind: it reads its inputs once and writes its output once.
+# (For that, the first holds all of $K$ in SRAM and the third all of $V$, which at real sizes do not fit. Then they
+# are read several times. $S$ and $P$ cross as often in either case, and they are what this chapter is about.)
 
 # %%
 # include: flashedu.reference.attention:naive_on_machine
@@ -276,8 +279,9 @@ print(f"predicted {predicted / 1e9:.2f} GB, counted {counted / 1e9:.2f} GB: {cou
 #
 # It is tempting to stop here and say that traffic explains the time. Let us check that, instead. We know what the
 # same H200 can do at best, measured in the same run: how fast it copies memory, and how fast it multiplies large
-# matrices. For each kernel we compute what share of either rate it reached. A kernel that is limited by memory alone
-# should be near 100 % in the first column, one that is limited by arithmetic alone in the second.
+# matrices (in FLOP/s, floating-point operations a second; a multiplication and its addition are two). For each kernel
+# we compute what share of either rate it reached. A kernel that is limited by memory alone should be near 100 % in
+# the first column, one that is limited by arithmetic alone in the second.
 
 # %%
 copy_rate = result["ceilings"]["copy_bytes_per_s"]
@@ -302,9 +306,10 @@ for name, seconds in floors.items():
 # %% [markdown]
 # Memory is what the two products come closest to, $PV$ closer than $QK^\top$. They are not far from the limit of the
 # matrix units either: one such product does $2D$ operations for each score that it reads or writes, and at $D = 128$
-# that keeps both busy. (The next section makes a law of this ratio.) The softmax is another matter. It moves about as many bytes as the two products together, and
-# takes several times as long, at a quarter of the copy rate. Neither its bytes nor its arithmetic explain its time.
-# Is that a property of softmax, or of this kernel? The same run timed the softmax at other lengths.
+# that keeps both busy. (The next section makes a law of this ratio.) The softmax is another matter. It moves about as
+# many bytes as the two products together, and takes several times as long, at a quarter of the copy rate. Neither its
+# bytes nor its arithmetic explain its time. Is that a property of softmax, or of this kernel? The same run timed the
+# softmax at other lengths.
 
 # %%
 for row in result["sweep"]:
@@ -315,8 +320,8 @@ for row in result["sweep"]:
 
 # %% [markdown]
 # Of the kernel. From 8192 to 16384 columns the rate doubles, for the same computation on each score. (torch has
-# several softmax kernels and chooses by the length of a row.) And even the best of these lines leaves almost half of
-# the memory's rate unused.
+# several softmax kernels and chooses by the length of a row: `SoftMax.cu` in its source.) And even the best of these
+# lines leaves almost half of the memory's rate unused.
 #
 # So be careful with the sentence "naive attention is slow because of its traffic". What the measurement supports is
 # this. The bytes set a floor that no three kernels can go below, however well they are written: here about two fifths
@@ -359,15 +364,16 @@ for length in (1024, n, 64 * n):
 demos.roofline("H200", n, d, heads, kv_heads)
 
 # %% [markdown]
-# At the length of our layer there are two things to read off. Naive attention sits under the slope, so even a flawless
-# version of its three kernels could not reach a third of the chip's arithmetic: the ceiling above it is the memory's.
-# The fused kernel moves so few bytes that it is far to the right, under the flat roof. Memory is no longer its problem.
-# It is not *at* the roof, and what keeps it from there is a subject of chapter 4, and of chapter 6.
+# At the length of our layer there are two things to read off. Naive attention sits under the slope, so even a
+# flawless version of its three kernels could not reach a third of the chip's arithmetic: the ceiling above it is the
+# memory's. Flash attention moves so few bytes that it is far to the right, under the flat roof. Memory is no longer
+# its problem. It is not *at* the roof, and what keeps it from there is a subject of chapter 4, and of chapter 6.
 #
 # And the slider shows why this course is about long sequences. With twice the tokens, four times the operations meet
-# twice the bytes in the fused kernel, so its mark moves to the right by a factor of two, every time. Naive attention
-# has four times the bytes as well, and creeps up to $D/2$. For very short sequences even the fused kernel has too little
-# to do for each byte, and lies on the slope. Another GPU moves the roof, and leaves both intensities where they are.
+# twice the bytes in flash attention, so its mark moves to the right by a factor of two, every time. Naive attention
+# has four times the bytes as well, and creeps up to $D/2$. For very short sequences even flash attention has too
+# little to do for each byte, and lies on the slope. Another GPU moves the roof, and leaves both intensities where
+# they are.
 #
 # Arithmetic was never what made naive attention slow: both marks do the same two products. What costs is what lies
 # between the products, two matrices that travel and a kernel that is there only to turn one into the other.
@@ -391,8 +397,8 @@ for length in (256, 512, 1024, 2048, 4096):
     print(f"N = {length:4}: {duration(m.seconds):>8}  {size(m.peak_bytes):>8} = {per_pair}")
 
 # %% [markdown]
-# Not 8 but about 12 bytes for each pair. There is a third matrix: while $P$ is being written, the exponentials that
-# it is divided from are still there, and so is $S$, which the caller holds. Each line of code that makes a new array
+# Not 8 but about 12 bytes for each pair. There is a third matrix: while $P$ is being written, the exponentials from
+# which it is made are still there, and so is $S$, which the caller holds. Each line of code that makes a new array
 # makes an $N \times N$ array. A careful programmer gets down to one by overwriting, and still has one too many.
 #
 # Twice the tokens, four times the memory, and for the longer runs roughly four times the time. (On most machines the
@@ -416,9 +422,9 @@ print(f"measured:               {duration(test.seconds)}, {size(test.peak_bytes)
 
 # %% [markdown]
 # The memory comes out right, since it is a matter of counting arrays; the time depends on what else your machine is
-# doing. The next cell asks the system how much memory there is. (Windows does not say, and a container with a limit
-# says what the machine around it has; write the right number there.) **At which $N$ does your machine die?** Guess
-# before you run it.
+# doing. The next cell asks the system how much memory there is. (Windows does not say, and then it takes 8 GB; a
+# container with a limit says what the machine around it has. Write the right number there.) **At which $N$ does your
+# machine die?** Guess before you run it.
 
 # %%
 memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8e9
@@ -435,7 +441,7 @@ def peak(run):
     return size(run["peak_bytes"]) if "peak_bytes" in run else "out of memory"
 
 rows = [(f"{row['n']:,}", peak(row["naive"]), peak(row["flash"])) for row in result["sweep"][-4:]]
-table(["N", "naive, peak memory", "fused, peak memory"], rows)
+table(["N", "naive, peak memory", "flash, peak memory"], rows)
 
 # %% [markdown]
 # ## Why not cut it up?
@@ -454,8 +460,8 @@ print(f"{len(blocks)} blocks; largest difference from P V: {np.abs(by_blocks - p
 # The remaining difference is rounding: the same terms, added in another order. And $QK^\top$ can be cut too, since
 # each score needs one query and one key only. Which leaves the softmax. Let us try the whole of attention in blocks:
 # run each block of keys as if it were all there is, and combine the outputs. Summing them worked for $PV$. Or perhaps
-# one should average them, since each block's weights already add up to 1. **Which of the two is right, and how wrong
-# is the other?**
+# one should average them, since each block's weights already add up to 1. **Is one of the two right, and how wrong is
+# the other?**
 
 # %%
 def attention_in_blocks(q, k, v, block, combine):
@@ -516,8 +522,8 @@ error_against_bound(ratios)
 #
 # ### What is missing
 #
-# Take one query of the real head. For each block of keys we compute two things: the share of the weight that softmax
-# really gives to the block, and what the mean assumes.
+# Take one query of the real head, the one with the largest score of all. For each block of keys we compute two
+# things: the share of the weight that softmax really gives to the block, and what the mean assumes.
 
 # %%
 i = int(s.max(axis=1).argmax())

@@ -16,7 +16,7 @@
 # to hurt: the keys come sorted, lowest score first, so that every block brings a larger maximum than all the
 # blocks before it, and all work done so far has been done relative to a wrong one.
 #
-# Before you run the cell, write down your guess: how many correct digits does each of the three have?
+# Before you run the cell, write down your guess: to how many decimal places is each of the three right?
 
 # %%
 import numpy as np
@@ -79,8 +79,8 @@ repaired = l1 * np.exp(m1 - 5)  # needs only m1 and l1
 print(f"wanted {wanted:.6f}, repaired {repaired:.6f}, the factor is {np.exp(m1 - 5):.6f}")
 
 # %% [markdown]
-# The rule is that a difference in the exponent is a factor in front. If $m$ is the old maximum and $m'$ the
-# new one, then for every score $s$ of the past
+# The rule is that a difference in the exponent is a factor in front. If $m$ is the old maximum and $m'$ the new
+# one (`m_new` in the code), then for every score $s$ of the past
 #
 # $$e^{s - m'} = e^{s - m}\, e^{m - m'} .$$
 #
@@ -115,10 +115,10 @@ whole = np.exp(scores - scores.max()).sum()
 print(f"sum from blocks {l:.12f}\nsum of the row  {whole:.12f}")
 
 # %% [markdown]
-# Look at the first factor: it is 0, and not because something was wrong. Before the first block the state is
-# "nothing seen", written as $m = -\infty$ and $l = 0$, and $e^{-\infty - m'} = 0$ for any finite $m'$. The
-# empty state needs no special case. (It needs one in a single situation, which is this chapter's trap,
-# further down.)
+# Three of the six factors differ from 1. Look at the first: it is 0, and not because something was wrong.
+# Before the first block the state is "nothing seen", written as $m = -\infty$ and $l = 0$, and
+# $e^{-\infty - m'} = 0$ for any finite $m'$. The empty state needs no special case. (It needs one in a single
+# situation, which is this chapter's trap, further down.)
 #
 # Here is the same row as a picture, with a slider for the blocks that have been seen. The dashed line in it is
 # the sum of somebody who never multiplies: what a block adds is left as it was, under the maximum of its own
@@ -134,10 +134,10 @@ demos.online_softmax("random", block_size=8, step=6)
 # block are all later factors 1, and then both sums are right. The other extreme is one huge score that comes
 # late: next to it, all that was added before is nearly nothing, which only the factor knows.
 #
-# The check at the bottom right adds up all scores seen so far at once, under their true maximum. The repaired
-# sum agrees with it after every block, and not only at the end.
+# The check at the bottom right adds up the exponentials of all scores seen so far at once, under their true
+# maximum. The repaired sum agrees with it after every block, and not only at the end.
 #
-# In most blocks the factor is exactly 1. How rare are the others? In a row whose scores come in no particular
+# Half of the factors here are exactly 1. How is it in a longer row? In a row whose scores come in no particular
 # order, block number $b$ holds the largest score of the first $b$ blocks with probability $1/b$. The expected
 # number of new maxima in $T$ blocks is therefore $1 + \frac12 + \dots + \frac1T$, which grows like $\ln T$.
 
@@ -157,11 +157,11 @@ print(f"1 + 1/2 + ... + 1/64 = {sum(1 / b for b in range(1, 65)):.2f}")
 #
 # The denominator is only half of attention. The output is a quotient of two sums over the same keys,
 #
-# $$o = \frac{\sum_j e^{s_j - m}\, v_j}{\sum_j e^{s_j - m}} ,$$
+# $$\frac{\sum_j e^{s_j - m}\, v_j}{\sum_j e^{s_j - m}} ,$$
 #
-# and the numerator has the same exponentials in it as the denominator. Whatever repairs one repairs the
-# other. So the numerator is kept as a third quantity, a vector, *without dividing it*; when the maximum
-# moves, it is multiplied by the same $\alpha$; and there is one division, at the very end. The three together
+# and the numerator has the same exponentials in it as the denominator. Whatever repairs one repairs the other.
+# So the numerator is kept as a third quantity, a vector $o$, *without dividing it*; when the maximum moves, it
+# is multiplied by the same $\alpha$; and there is one division, $o / l$, at the very end. The three together
 # are the **state** $(m, l, o)$ of online softmax: for one query, two numbers and a vector as long as a value.
 #
 # Dividing later rather than now is what removes chapter 1's obstacle. There, each block divided by its own
@@ -206,7 +206,7 @@ print("from the row:   ", stable_softmax(row) @ values)
 # come in.
 #
 # We should not take this from algebra alone, since algebra knows no rounding. The next cells split 1,000 keys
-# in a random number of pieces at random places, after shuffling them, and merge random pairs until one state
+# into a random number of pieces at random places, after shuffling them, and merge random pairs until one state
 # is left; 300 times. `merge_states` does the formula above for many queries at once.
 
 # %%
@@ -285,16 +285,16 @@ print("a + nothing is a, bit for bit:", same_bits(merge_states(a, nothing), a))
 #
 # $$|o - o^*| \;\le\; 1.25 \,\bigl[\kappa \,(P^*|V|) + u\,|o^*|\bigr], \qquad \kappa = 2\delta + u\,(2T + 2\sqrt{B} + 8),$$
 #
-# where $B$ is the block size. Note $P^*|V|$ on the right, the weighted mean of *absolute* values. The terms
-# of an output may cancel; their rounding errors do not. `attention_bounds` in `flashedu/exactness.py` has the
-# formula in full, with a term for numbers too small to be represented, and every `check` of an attention
-# function uses it. The number that we report is always error divided by bound: up to 1, rounding explains it.
-# The bound leaves some air, as you will see: correct answers use a small part of it. So a mistake whose effect
-# is smaller than that is not seen on these inputs, which is why a check tries many.
+# where $B$ is the block size; the factor in front is a margin. Note $P^*|V|$ on the right, the weighted mean of
+# *absolute* values. The terms of an output may cancel; their rounding errors do not. `attention_bounds` in
+# `flashedu/exactness.py` has the formula in full, with a term for numbers too small to be represented, and
+# every `check` of an attention function uses it. The number that we report is always error divided by bound: up
+# to 1, rounding explains it. The bound leaves some air, as you will see: correct answers use a small part of
+# it. So a mistake whose effect is smaller than that is not seen on these inputs, which is why a check tries
+# many.
 #
-# A yardstick is good only if wrong things fail by it. We need data on which to try, and random numbers are
-# too kind. So from here on we use the queries, keys and values of a real model: one layer of
-# all-MiniLM-L6-v2, a small BERT, while it reads the last paragraph of Darwin's *On the Origin of Species*.
+# A yardstick is good only if wrong things fail by it. We need data on which to try, and random numbers are too
+# kind. So from here on we use the real head of chapter 1 again.
 
 # %%
 layer = load_minilm()
@@ -302,12 +302,12 @@ q, k, v = layer.q[8], layer.k[8], layer.v[8]  # one head of twelve: (272, 32) ea
 print(f"layer {layer.layer}, head 8, {len(layer.tokens)} tokens: {' '.join(layer.tokens[:10])} ...")
 
 # %% [markdown]
-# Now to the candidates. Three are float32 and claim to be exact. Then the online loop with a bug: the factor
-# is forgotten, for the last block only. Then three well-known approximations. Dropping small probabilities:
-# what is below $10^{-4}$ becomes zero. A window: each query sees only its nearest 64 neighbours on either
-# side. A low-rank product: the keys are replaced by their best approximation of rank 16. Each stands for a
-# family of methods that save work or memory, and each is tempting: after all, attention is mostly a few large
-# probabilities. Which of them will pass?
+# Now to the candidates. Three claim to be exact. Then the online loop with a bug: the factor is forgotten, for
+# the last block only. Then three well-known approximations. Dropping small probabilities: what is below
+# $10^{-4}$ becomes zero. A window: each query sees only its nearest 64 neighbours on either side. A low-rank
+# product: the keys are replaced by their best approximation of rank 16. Each stands for a family of methods
+# that save work or memory, and each is tempting: after all, attention is mostly a few large probabilities.
+# Which of them will pass?
 
 # %%
 def window(s, reach):
@@ -349,9 +349,9 @@ bound, _ = attention_bounds(q, k, v, block_k=32)
 against_bound({name: bound.errors(o) for name, o in methods.items()})
 
 # %% [markdown]
-# The axis is logarithmic. The three float32 results lie well to the left of the dashed line, and they lie in
-# the same place: whether the row was seen whole, in blocks of 32 or key by key makes no difference that this
-# measure can see. The approximations are not a little worse. Even the middle half of their elements lies
+# The axis is logarithmic. The three that claim to be exact lie well to the left of the dashed line, and they
+# lie in the same place: whether the row was seen whole, in blocks of 32 or key by key makes no difference that
+# this measure can see. The approximations are not a little worse. Even the middle half of their elements lies
 # beyond the line, and their worst elements by orders of magnitude.
 #
 # The bug is instructive in another way. Its middle half looks perfectly healthy, since most rows have no new
@@ -372,9 +372,9 @@ for name, o in methods.items():
 # The median of the bug's errors is what it is for the correct methods: a test that looks at the median, or at
 # a few elements, sees nothing. The mean notices, and the largest element cannot be missed.
 #
-# Dropping the small probabilities passes the test with 0.01. Its errors are hundreds of times larger than rounding can
-# explain, but they are below 0.01, and 0.01 is all the test knows. A fixed tolerance cannot tell an
-# approximation from a rounding error, and so it cannot tell a bug from one either.
+# Dropping the small probabilities passes the test with 0.01. Its errors are hundreds of times larger than
+# rounding can explain, but they are below 0.01, and 0.01 is all the test knows. A fixed tolerance cannot tell
+# an approximation from a rounding error, and so it cannot tell a small bug from one either.
 #
 # None of this says that approximations are useless. A model can be trained with a window, and then the window
 # is the right answer. It says that they compute another function, and that this is visible. Flash attention
@@ -409,9 +409,9 @@ with np.errstate(invalid="ignore"):  # NumPy would warn
 # $-\infty - (-\infty)$ is NaN, and from then on NaN is multiplied into everything, including the good block
 # that follows.
 #
-# This is a frequent bug in real kernels, and it hides well. In causal attention, every query sees key 0, so
-# the first block is never wholly masked, and all tests are green. Then somebody adds a sliding window or
-# padding on the left, or more queries than keys, and the first block of some rows is empty.
+# The bug hides well. In causal attention, every query sees key 0, so the first block is never wholly masked,
+# and all tests are green. Then somebody adds a sliding window or padding on the left, or more queries than
+# keys, and the first block of some rows is empty.
 #
 # The cure is not to invent a large negative number in place of $-\infty$. Try that, with a row that sees no
 # key at all, whose output this course defines to be 0:
@@ -433,8 +433,9 @@ print("with -1e9:", (stable_softmax(pretended) @ values).item(), "which is the m
 # ## How the maxima of a real model move
 #
 # For random scores we found that new maxima are rare. A trained model's scores are not random: it has learned
-# to look at certain keys, and these may come late. Here is what the rows of a real head do when the keys
-# arrive in blocks of 32. Before you run it: do you expect more new maxima than in random order, or fewer?
+# to look at certain keys, and these may come late. Here is what the rows of a real head do when the keys arrive
+# in blocks of 32. Before you run it: most queries of this head give their largest score to the token after
+# them, as chapter 1 counted. Where in a map of queries and blocks do you expect the factors that are not 1?
 
 # %%
 def moves(s, block):
@@ -449,13 +450,12 @@ m, alpha = moves(s, 32)
 moving_maxima(m, alpha, 32, rows=(20, 130, 250))
 
 # %% [markdown]
-# The map has a diagonal. As chapter 1 counted, a query of this head usually likes the token after it best, and
-# so its maximum jumps when its own block of keys arrives, sometimes by a factor close to 0, which wipes out
-# nearly all that was added before. Queries at the end of the text carry a wrong maximum
-# through most of the run, and it does them no harm.
+# The map has a diagonal: a query's maximum jumps when its own block of keys arrives, sometimes by a factor
+# close to 0, which wipes out nearly all that was added before. Queries at the end of the text carry a wrong
+# maximum through most of the run, and it does them no harm.
 #
-# Is that typical? Compare with head 10 of the same layer, and with two other orders of the keys: shuffled,
-# and reversed.
+# Are there more new maxima in this order than in a random one, or fewer? The next cells count them, for head 10
+# of the same layer too, and for two other orders of the keys: shuffled, and reversed.
 
 # %%
 def new_maxima(s):
@@ -475,13 +475,13 @@ table(["", "in order", "shuffled", "reversed", f"queries that look most at {laye
 
 # %% [markdown]
 # The numbers are new maxima for each row, in 9 blocks. The first line is what one expects when every order of
-# the keys is equally likely: a block holds the largest score so far with a probability of its own keys over
-# all keys so far, which is $1 + \frac12 + \dots + \frac18$ and a little for the last block, which is short.
+# the keys is equally likely: a block holds the largest score so far with a probability of its own keys over all
+# keys so far, which is $1 + \frac12 + \dots + \frac18$ and a little for the last block, which is short.
 # Shuffled, both heads behave like that. In order, there are *fewer* new maxima, and in head 10 there are hardly
 # any: nearly all of its queries give their largest score to the very first token, a marker that BERT puts in
-# front of every text. (Clark et al. 2019, section 3.2, suspect that a head of BERT does so where it finds
-# nothing to do.) It comes in the first block, the maximum is right from the
-# start, and all factors are 1.
+# front of every text. (Clark et al. 2019, section 3.2, suspect that a head of BERT looks at such markers where
+# it finds nothing to do.) It comes in the first block, the maximum is right from the start, and all
+# factors are 1.
 #
 # Read backwards, the same head is the worst case. The token that nearly every query wants comes last:
 

@@ -4,12 +4,13 @@
 # Chapter 2 computes attention without ever holding a whole row of scores. **What is gained if one never holds
 # the matrix of scores at all, although the arithmetic stays the same, and where do the bytes go?**
 #
-# Begin with something that ought not to be true. Every course on NumPy teaches that loops are slow and that
-# whole-array operations are fast. `naive_attention` is three whole-array operations. `tiled_attention`
-# computes the same output with two nested Python loops that cut the work into 256 small pieces, and it does a
-# little *more* arithmetic. One head, 4,096 tokens, head dimension 64, on one core of the machine in front of
-# you. Which is faster, and by how much? And what does each need in memory, beyond its inputs? The inputs are
-# 1 MB each.
+# Begin with something that ought not to be true, the race of chapter 0. Every course on NumPy teaches that loops
+# are slow and that whole-array operations are fast. `naive_attention` is three whole-array operations.
+# `tiled_attention` computes the same output with two nested Python loops that cut the work into 256 small pieces,
+# and it does a little *more* arithmetic. One head, 4,096 tokens, head dimension 64, on one core of the machine in
+# front of you. You have seen the result once; this time, derive the memory first. Chapter 1 counted naive
+# attention's bytes for each pair of tokens. What does each of the two need beyond its inputs, which are 1 MB
+# each? And what could make the one that does more the faster one?
 
 # %%
 import os
@@ -63,18 +64,20 @@ print(f"error in units of what rounding allows: naive {bound.ratio(naive_attenti
 # wanted the whole of it. Now a row needs a state $(m, l, o)$, and a tile is a block of keys that updates it.
 # Tiling is a corollary.
 #
-# What remains to be chosen is the order of the loops. In the picture the numbers give the order with the
-# queries outside and the keys inside: a tile of queries stays where it is, and the keys come past.
+# What remains to be chosen is the order of the loops. In the picture (nothing is masked, so every tile is full)
+# the numbers give the order with the queries outside and the keys inside: a tile of queries stays where it is,
+# and the keys come past.
 
 # %%
 tiles.tile_map(32, 48, 8, 8)
 
 # %% [markdown]
 # Why this order? Think about what each row drags along. Its state has `D + 2` numbers and changes with every
-# tile. With queries outside, the state of `block_q` rows is born when the row of tiles begins, stays close to
-# the arithmetic, and is finished when it ends. It then leaves once, as an output row and one number. With
-# keys outside, every step would meet all queries, and their states would have to be fetched and put back for
-# every tile of keys. The first FlashAttention had the loops that way round.
+# tile. With queries outside, the state of `block_q` rows is born when the row of tiles begins, stays close to the
+# arithmetic, and is finished when it ends. It then leaves once, as an output row and one number. With keys
+# outside, every step would meet all queries, and their states would have to be fetched and put back for every
+# tile of keys. The first FlashAttention had the loops that way round; the order of this chapter is that of
+# version 2.
 #
 # It is not an absurd choice. With the keys outside, K and V are read once; with the queries outside, they come
 # past again for every tile of queries. The next picture runs both orders side by side on the same square tiles
@@ -90,19 +93,18 @@ demos.loop_order()
 # The difference is in the writing. With the keys outside, each output row is put back for every tile of keys;
 # with the queries outside, it is written once, when it is finished. Step through both to see it happen.
 #
-# The draw is broken by tiles that are not square, and then even the first order can win. Which shape favours it?
-# The height of a tile of queries decides how often K and V come past, and the width of a tile of keys how often
-# the states do. Chapter 6 comes back to the first version.
+# The draw is broken by tiles that are not square. The height of a tile of queries decides how often K and V come
+# past, and the width of a tile of keys how often the states do; so with low and wide tiles even version 1 can
+# win. Chapter 6 comes back to the first version.
 #
 # In this chapter's order, what leaves is the output $o$ and, for each row, the natural logarithm of the sum of
 # the exponentials of its scores,
 #
 # $$\mathrm{lse} = m + \ln l .$$
 #
-# It is the row's denominator in one number, no longer split in significand and exponent. The backward pass
-# (chapter 5) needs it, and so does anybody who wants to merge this result with that of other keys
-# (chapter 8). So what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is
-# ever $O(N^2)$.
+# It is the row's denominator in one number, no longer split into significand and exponent. The backward pass
+# (chapter 5) needs it, and so does anybody who wants to merge this result with that of other keys (chapter 8). So
+# what is stored is $O(N D)$ for the output and $O(N)$ for the statistics. Nothing is ever $O(N^2)$.
 #
 # ## A memory that counts
 #
@@ -128,8 +130,8 @@ except SramOverflow as overflow:
     print(f"SramOverflow: {overflow}")
 
 # %% [markdown]
-# Two tiles were still resident, so the third did not fit; the message lists them. A real GPU is less polite:
-# a kernel that asks for too much shared memory does not start.
+# Two tiles were still resident, so the third did not fit; the message lists them. A real GPU is less polite: a
+# kernel that asks for too much SRAM does not start.
 #
 # Everything that happened is in `machine.events`. Here is tiled attention for 48 queries and keys in tiles of
 # 16, drawn from its events. Before you look: which tiles come and go, which stay, and how many stores will
@@ -161,8 +163,10 @@ print(f"formula: {cost.tiled_sram(16, 16, 8, 2)} bytes, counted: {machine.sram_p
 # %% [markdown]
 # ## How much SRAM is there?
 #
-# Here is the first place where published numbers mislead. Look for the row of the A100 and decide which of
-# its numbers is "the SRAM" for a tile.
+# Here is the first place where published numbers mislead. An *SM* is a multiprocessor. The part of its SRAM that
+# a program fills and empties itself is called *shared memory*; the rest works as a cache, L1. And a *block* is
+# here the group of threads that works on one tile of queries: an SM can run several. Look for the row of the A100
+# and decide which of its numbers is "the SRAM" for a tile.
 
 # %%
 gpus = [gpu(name) for name in ("T4", "A100 80GB", "RTX 4090", "H100 SXM", "H200")]
@@ -176,12 +180,11 @@ table(["KiB", "L1 and shared together", "shared, at most", "for one block", "SMs
 print(gpu("A100 80GB").source)
 
 # %% [markdown]
-# The first three columns are for one multiprocessor (SM), of which a GPU has about a hundred. One physical
-# memory serves as L1 cache and as shared memory, and the number that is quoted most, 192 KiB for the A100, is
-# the two together. At most 164 KiB of it can be shared memory; and since the system keeps 1 KiB for each
-# block of threads, one block can use 163 KiB. For the H100 the three numbers are 256, 228 and 227. A tile has
-# to fit into the bold one. L2, on the right, is a second cache, which all multiprocessors share; it will
-# matter later.
+# The first three columns are for one SM, of which these GPUs have from 40 to 132. The number that is quoted most,
+# 192 KiB for the A100, is L1 and shared memory together. At most 164 KiB of it can be shared memory; and since
+# the system keeps 1 KiB for each block of threads, one block can use 163 KiB. For the H100 the three numbers are
+# 256, 228 and 227. The tiles that a block works with have to fit into the bold one. L2, on the right, is a second
+# cache, which all multiprocessors share; it will matter later.
 #
 # ## Block sizes, from the paper
 #
@@ -191,9 +194,9 @@ print(gpu("A100 80GB").source)
 #
 # The idea is to give a quarter of SRAM to each of four tiles, q, k, v and o, of $D$ columns. In what unit is
 # $M$? The paper does not say. It counts accesses in elements and gives each tile $M/4$ of them, so $M$ must be
-# in elements too; yet its example, "around 100KB", is in bytes, as a data sheet is, and it is easy to put the
-# one in the place of the other. Let us try both on the machine, with the H100's 227 KiB, in bfloat16. What do you
-# expect of the version with elements, the correct one?
+# in elements too; yet its example (section 3.2), "around 100KB", is in bytes, as a data sheet is, and it is easy
+# to put the one in the place of the other. Let us try both on the machine, with the H100's 227 KiB, in bfloat16.
+# What do you expect of the version with elements, the correct one?
 
 # %%
 def try_blocks(head_dim, block_q, block_k, sram_bytes):
@@ -237,10 +240,11 @@ for bq, bk in candidates:
 table(["tile, D = 128", "needs", *(g.name for g in targets), "k and v are read"], rows)
 
 # %% [markdown]
-# Two reservations. Our machine keeps everything in one memory and counts 2 bytes for each element. A real
-# kernel keeps scores and output in *registers*, in float32, and an SM's register file, 256 KiB on all of
-# these GPUs, is as scarce as its shared memory. And it loads the next tile of keys while it works on the
-# present one, which needs room for two. So the table shows what is out of the question, not what is fast.
+# Two reservations. Our machine keeps everything in one memory and counts 2 bytes for each element. A real kernel
+# keeps scores and output in *registers*, in float32, and an SM's register file, 256 KiB on all of these GPUs, is
+# as scarce as its shared memory (NVIDIA, *CUDA C++ Programming Guide*, the table of compute capabilities). And it
+# loads the next tile of keys while it works on the present one, which needs room for two. So the table shows what
+# is out of the question, not what is fast.
 #
 # ## Count the traffic, and find the formula
 #
@@ -309,11 +313,11 @@ levels.traffic_against_block(blocks, formula, counted, naive_form, naive_bytes, 
 
 # %% [markdown]
 # With the same query tiles, naive attention always moves $4 N^2$ elements more (less one lse for each row),
-# whatever their height. With tiles of a few rows that is a small part of both: what costs there is reading all
-# of K and V for every handful of queries, and keeping the scores in SRAM does not cure it. The taller the tile,
-# the more of the traffic is S and P, and the more is gained. The height is limited by SRAM. (You may find the
-# green curve compared with the dashed line alone. It lies *above* it for low tiles; but that compares a kernel
-# with little SRAM to kernels with much.)
+# whatever their height. With tiles of a few rows that is a small part of both: what costs there is reading all of
+# K and V for every handful of queries, and keeping the scores in SRAM does not cure it. The taller the tile, the
+# more of the traffic is S and P, and the more is gained. The height is limited by SRAM. (Against the
+# dashed line alone, the green curve lies *above* it for low tiles; but that compares a kernel with little SRAM to
+# kernels with much.)
 #
 # Now all of it at once: the square, the traffic, and the SRAM. The next picture starts with tiles that fit into
 # what one block has on an H100, at the head dimension for which the formula's tiles did not. It counts scores and
@@ -352,9 +356,9 @@ for name, block_q in (("B_r = M / 4D", quarter), ("B_r = D", head_dim)):
 # It is about 1/6; whoever divides elements by bytes finds 1/12. And $\Theta$ hides the constants. In this
 # chapter's loop order there is an 8 in front of $N^2D^2/M$ when a tile of queries takes a quarter of SRAM,
 # against a 4 in front of naive's $N^2$, and the paper's cap $B_r \le D$ makes the tiles lower still. So at
-# $D = 128$ the $\Theta$ alone promises that tiled moves two or three times fewer bytes than naive attention at
-# its best, and not a hundred times. (For the first version's loop order the constants are worse; that is for
-# chapter 6.) Keep that in mind, for now comes a measurement.
+# $D = 128$ the formula promises two or three times fewer bytes than naive attention moves at its best, and not a
+# hundred times. (For the first version's loop order the constants are worse; that is for chapter 6.) Keep that in
+# mind, for now comes a measurement.
 #
 # ## The surprise
 #
@@ -375,9 +379,9 @@ print(f"naive: {naive_bytes / 1e9:.2f} GB if each array is read once, "
       f"{(read + written + square_bytes) / 1e9:.2f} GB with the same tiles")
 
 # %% [markdown]
-# Half of naive's traffic at its best, a third of naive's with the same tiles. On this count, FlashAttention
-# would be a modest improvement. Here is what the hardware counters of an H200 saw, for naive attention in three kernels and for PyTorch's FlashAttention-2
-# kernel:
+# Half of naive's traffic at its best, a third of naive's with the same tiles. On this count, FlashAttention would
+# be a modest improvement. Here is what the hardware counters of an H200 saw, for naive attention in three kernels
+# and for PyTorch's FlashAttention-2 kernel:
 
 # %%
 result = load("h200_attention_traffic")
@@ -386,7 +390,7 @@ flash = next(kernel for kernel in result["kernels"] if kernel["algorithm"] == "f
 print(f"HBM, counted: naive {hbm['naive'] / 1e9:.2f} GB, flash {hbm['flash'] / 1e9:.3f} GB")
 qkv_bytes = 2 * n * d * (heads + 2 * kv_heads)
 print(f"flash read {flash['hbm_read_bytes'] / 1e6:.1f} MB; q, k and v are {qkv_bytes / 1e6:.1f} MB")
-print(f"the formula is wrong by a factor of {(read + written) / hbm['flash']:.0f}")
+print(f"the formula says {(read + written) / hbm['flash']:.0f} times what the counters saw")
 
 # %% [markdown]
 # For naive attention the count agrees with chapter 1. The flash kernel, however, read little more than q, k
@@ -439,10 +443,10 @@ print(f"both products at the measured matmul rate: {arithmetic * 1e3:.2f} ms")
 # right for HBM, here, and wrong for the multiprocessors, which read them once for every tile of queries. On a
 # GPU with a large L2 the formula is a statement about the traffic between L2 and SRAM.
 #
-# That does not make it worthless. Compare the two times at the end, both from rates that the same GPU reached
-# in the same run. If the re-reads had to come from HBM, they alone would take longer than the arithmetic. Taller query tiles matter for L2's bandwidth, too. And
-# whether L2 still serves everything when the keys and values outgrow it depends on which of them are in use
-# at the same time; our numbers are for this length and do not say.
+# That does not make it worthless. Compare the two times at the end, both from rates that the same GPU reached in
+# the same run. If the re-reads had to come from HBM, they alone would take longer than the arithmetic. Taller
+# query tiles ask less of L2, too. And whether L2 still serves everything when the keys and values outgrow it
+# depends on which of them are in use at the same time; our numbers are for this length and do not say.
 #
 # A last remark: the counters also saw things that no formula here contains. This kernel has too few registers
 # for its tiles and parks some of them in memory, and L2 is made of two halves that exchange data. Both appear
@@ -503,11 +507,11 @@ print(f"matrix products {matmul / 1e12:.3f} TFLOP, the same in both")
 print(f"the rescaling adds {rescale / matmul:.2%}, dividing late saves {divisions / matmul:.2%}")
 
 # %% [markdown]
-# Slightly more on balance, then, and next to nothing beside the products. What changes is the ratio of operations to bytes, the arithmetic intensity of
-# chapter 1. By the formula it has a pretty form: $4N^2D$ FLOPs over $2N^2D/B_r$ elements of 2 bytes is $B_r$
-# FLOP per byte. The height of the query tile *is* the intensity. Naive attention with the same tiles moves S
-# and P on top. The ridges are where a GPU's memory and its
-# matrix units take equally long.
+# Slightly more on balance, then, and next to nothing beside the products. What changes is the ratio of operations
+# to bytes, the arithmetic intensity of chapter 1. By the formula it has a pretty form: $4N^2D$ FLOPs over
+# $2N^2D/B_r$ elements of 2 bytes is $B_r$ FLOP per byte. The height of the query tile *is* the intensity. Naive
+# attention with the same tiles moves S and P on top. The ridges are where a GPU's memory and its matrix units
+# take equally long.
 
 # %%
 blocks = [16, 32, 64, 128, 256, 512]

@@ -36,7 +36,7 @@ from flashedu.kernels import compiled, flash_attention
 from flashedu.kernels.tiles import FORWARD, Tile, padded, pick, precision
 from flashedu.results import load
 from flashedu.viz.errors import against_bound
-from flashedu.viz.kernels import memory_strip, speeds, what_fits
+from flashedu.viz.kernels import CONTENDERS, memory_strip, speeds, what_fits
 from flashedu.viz.table import table
 from flashedu.viz.tiles import tile_map
 
@@ -107,7 +107,7 @@ memory_strip(5, 6, 8)
 #
 # Here is the package's softmax. Three things distinguish it from the careless one, besides its mask: the
 # arithmetic is float32, whatever the type of `x`; a row of $-\infty$ gives zeros instead of NaN, as in
-# chapter 1; and there are strides. Which line would you have forgotten?
+# chapter 1; and there are strides.
 
 # %%
 # include: flashedu.kernels.softmax:softmax_kernel
@@ -120,7 +120,8 @@ memory_strip(5, 6, 8)
 # %% [markdown]
 # The function that starts the kernel, the *launcher*, is ordinary Python. It allocates the result, chooses
 # the tile, and sets the grid: one program a row. `BLOCK_N` is a `tl.constexpr`, a number that must be known
-# when the kernel is compiled; for another value the kernel is compiled anew.
+# when the kernel is compiled; for another value the kernel is compiled anew. `num_warps` says how many
+# groups of 32 threads, called *warps*, share a program.
 #
 # *Strides* are how torch finds an element: `x[i, j]` lies `i * x.stride(0) + j * x.stride(1)` elements behind
 # `x[0, 0]`. A transposed view has the same memory and other strides, so a kernel that uses them needs no copy
@@ -172,8 +173,7 @@ table(["head dimension", *dims], [("width of the tile", *(padded(d) for d in dim
 
 # %% [markdown]
 # (At least 16, because that is the least number of terms over which a matrix instruction for 16-bit numbers
-# sums.) A kernel could do better by cutting 80 into 64 and 16. Most do not, and this is one reason why models
-# have head dimensions of 64 and 128.
+# sums.) A kernel could do better by cutting 80 into 64 and 16. This one does not.
 #
 # The comments mention 64 bits. An offset is a product of a number and a stride, and Triton gives integer
 # arguments that fit into 32 bits the type int32. What is $60000 \cdot 60000$? Guess the first digit.
@@ -201,8 +201,9 @@ print(f"with {row_stride:,} elements a token, an int32 offset fails at token {-(
 #
 # ## One program of flash attention
 #
-# One program owns a tile of queries, walks over the keys and keeps the state $(m, l, o)$ of its rows. That is
-# chapter 3's inner loop. Two changes have to do with hardware.
+# One program owns a tile of queries, walks over the keys and keeps the state $(m, l, o)$ of its rows. That
+# is chapter 3's inner loop; $o$, as long as it has not been divided by $l$, is again called `acc`, the
+# *accumulator*. Two changes have to do with hardware.
 #
 # A GPU has an instruction for powers of two and none for powers of $e$. Since
 #
@@ -262,8 +263,8 @@ table(["", *(f"{t} inputs, {acc} sums" for t in ("float32", "float16") for acc i
 # With float32 inputs the mistake stands out at any length. With float16 inputs it hides behind the rounding
 # of $P$ for a while, and is found when there are tiles enough. (Take `v += 1` away and run the cell again:
 # then it hides altogether.) That is a rule for testing kernels: look for mistakes of logic and of
-# accumulation with float32 inputs, where rounding leaves them nowhere to hide, and use 16-bit inputs to test
-# what only they have. A right kernel stays well below 1 in both.
+# accumulation with float32 inputs, where rounding leaves them nowhere to hide, and use 16-bit inputs to
+# test what only they have. With float32 sums the error stays well below 1 in both.
 #
 # Now the real one. `attend` takes the keys from `start` to `stop` into the state. Read it next to
 # `one_program`. What is new is `MASKED`, a constant again: the compiler makes two versions of the loop, one
@@ -285,7 +286,7 @@ table(["", *(f"{t} inputs, {acc} sums" for t in ("float32", "float16") for acc i
 # walk.
 
 # %%
-LN2 = tl.constexpr(math.log(2))
+LN2 = tl.constexpr(math.log(2))  # a kernel reads a global variable only if it is such a constant
 
 
 # %%
@@ -295,8 +296,9 @@ LN2 = tl.constexpr(math.log(2))
 # %% [markdown]
 # Follow the pointers first. The program's number gives the head and the first row, `i0`. Moving `q_ptr` to
 # the head is one addition, and from there on the rest of the kernel deals with one matrix. With *grouped
-# queries* `group` query heads read the same keys. That is the division `h // group`, and nothing else. No key
-# is copied.
+# queries* `group` query heads read the same keys. That is the division `h // group`, and nothing else. No
+# key is copied. (The strides within a matrix are constants: from them `tile_pointers` decides, when the
+# kernel is compiled, how wide its offsets must be.)
 #
 # Then the bounds. Keys before `whole` are visible to every row and need no mask, keys after `stop` are
 # visible to none. In between, a mask decides. Here are both for a ragged causal example: 200 queries and 300
@@ -326,16 +328,17 @@ tile_map(n_q, n_k, block_q, block_k, causal=True)
 #
 # ## Three layers
 #
-# The launcher has nothing to compute. It allocates, chooses a tile from a table, and passes on strides.
+# The kernel is the first layer. The second, its launcher, has nothing to compute. It allocates, chooses a
+# tile from a table, and passes on strides.
 
 # %%
 # include: flashedu.kernels.forward:flash_forward
 
 
 # %% [markdown]
-# That is the second layer. Does it work? The next cells define inputs, and the ratio that everything in this
-# course is judged by, on torch's layout (batch, heads, tokens, head dimension). Sizes are small in the
-# interpreter, where a tile takes milliseconds, and larger on a GPU.
+# Does it work? The next cells define inputs, and the ratio that everything in this course is judged by, on
+# torch's layout (batch, heads, tokens, head dimension). Sizes are small in the interpreter, where a tile
+# takes milliseconds, and larger on a GPU.
 
 # %%
 n = 2048 if DEVICE == "cuda" else 256
@@ -377,9 +380,10 @@ for name, sizes, more, causal in cases:
 table(["case", "queries", "keys", "D", "error / bound", "rows with lse = -inf"], rows)
 
 # %% [markdown]
-# Every error is explained by rounding, and with float32 inputs it stays far from that limit. And strides? In
-# a model q, k and v are slices of the output of one linear layer, which has the heads *inside* of a token.
-# Nothing is copied to make them look like (batch, heads, tokens, D):
+# Every error is explained by rounding, and with float32 inputs it stays far from that limit. (The 140 rows
+# are those of two heads: of 100 queries only the last 30 see a key.) And strides? In a model q, k and v are
+# slices of the output of one linear layer, which has the heads *inside* of a token. Nothing is copied to
+# make them look like (batch, heads, tokens, D):
 
 # %%
 qkv = torch.randn(1, 100, 3, 2, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
@@ -390,18 +394,14 @@ print(f"same memory as qkv: {k.untyped_storage().data_ptr() == qkv.untyped_stora
 print(f"{used(o, q, k, v):.3f} of what rounding allows")
 
 # %% [markdown]
-# The third layer teaches torch what the gradient is. Without it the kernel would be a dead end: torch cannot
-# see into it, so nothing before it could be trained. A `torch.autograd.Function` is a pair of functions, and
-# `save_for_backward` is what is kept between them.
-
-# %%
-# include: flashedu.kernels.attention:FlashAttention
-
-
-# %% [markdown]
-# Look at what is saved: q, k, v, o and lse. No matrix of scores, and no probabilities. How the gradients can
-# be had without them is the subject of chapter 5. What users call is `flash_attention`, which checks its
-# arguments, says in one sentence what is wrong with them, and chooses where to compute.
+# The third layer teaches torch what the gradient is. Without it the kernel would be a dead end: torch
+# cannot see into it, so nothing before it could be trained. It is a `torch.autograd.Function`, a pair of
+# functions, forward and backward. Between the two it keeps q, k, v, o and lse: no matrix of scores, and no
+# probabilities. How the gradients can be had without them is the subject of chapter 5, which shows this
+# layer.
+#
+# What users call is `flash_attention`, which checks its arguments, says in one sentence what is wrong with
+# them, and chooses where to compute.
 
 # %%
 q, k, v = inputs(64, 64, 32)
@@ -510,8 +510,8 @@ for warps in (4, 8):
 
 # %% [markdown]
 # When there are not enough registers, numbers are parked in memory and fetched again. This is called
-# *spilling*, and in an inner loop it is poison. What would you change about the tile if it spills? Move it,
-# and look:
+# *spilling*, and in an inner loop it is poison. Here are five tiles for an H100. Which of them will spill,
+# and what would you change about it?
 
 # %%
 tiles = [Tile(64, 64, 4, 2), Tile(128, 64, 8, 2), Tile(128, 128, 4, 2), Tile(128, 128, 8, 2), Tile(128, 128, 8, 3)]
@@ -527,10 +527,11 @@ print(*(warning for kernel in moved for warning in kernel.warnings), sep="\n")
 # tile. A further stage costs shared memory: one more tile of keys and one of values on their way.
 #
 # A tall tile of queries means fewer passes over the keys, as chapter 3 has counted; its size is limited by
-# registers and by shared memory, and the second limit depends on the GPU. Which of these can be launched? The
-# T4, a GPU of 2018 that free cloud notebooks still offer, has compute capability 7.5 and no bfloat16, so this
-# is float16. For it we take one stage, the least there can be, and many warps. (On a T4 every multiplication
-# is written out for each thread, and with few threads the compiler would need minutes.)
+# registers and by shared memory, and the second limit depends on the GPU. Which of the kernels in the next
+# cell can be launched? The T4 has compute capability
+# 7.5 and no bfloat16, so this is float16. For it we take one stage, the least there can be, and many warps.
+# (On a T4 every multiplication is written out for each thread, and with few threads the compiler would need
+# minutes.)
 
 # %%
 asked = [
@@ -550,9 +551,9 @@ table(["GPU", *COLUMNS, "products became"], rows)
 # %% [markdown]
 # A tile of 128 x 128 asks a T4 for twice the shared memory that it has, and the launch would fail, with an
 # error that names the two numbers. But look at the last columns as well. The tiles that fit are multiplied
-# with `fma`, one number at a time, and they spill. The T4 does have tensor cores; Triton's compiler supports
-# them from compute capability 8.0 on (since version 3.3). Therefore the package has a tile for the T4 that
-# runs, and no claim that it is fast.
+# with `fma`, one number at a time, and they spill. The T4 does have tensor cores, but since version 3.3
+# Triton's compiler uses them from compute capability 8.0 on only. Therefore the package has a tile for the
+# T4 that runs, and no claim that it is fast.
 #
 # `fma` is also the price of `"ieee"`. Float32 products that are really float32 do not run on tensor cores:
 
@@ -563,18 +564,18 @@ print(f"float32 on sm_80: {exact.counts['fma']:,} fma, {exact.counts['mma.sync']
 # %% [markdown]
 # ## How fast is it?
 #
-# Compilers do not tell. This takes a GPU, and care in comparing. A GPU that works hard gets hot, reaches its
-# power limit and slows down, so a time from one day says little beside a time from another. `python -m
-# flashedu bench` therefore times all contenders in turn, in several rounds, and in the same rounds a plain
-# product of two large bfloat16 matrices. What is plotted is the share of *that* rate: what this GPU can do
-# with its matrix units under the same conditions.
+# Compilers do not tell. This takes a GPU, and care in comparing. A GPU that works hard gets hot, reaches
+# its power limit and slows down, so a time from one day says little beside a time from another.
+# `python -m flashedu bench` therefore times all contenders in turn, in several rounds, and in the same
+# rounds a plain product of two large bfloat16 matrices. What is plotted is the share of *that* rate: what
+# this GPU can do with its matrix units under the same conditions.
 #
-# The contenders are the kernel of this chapter (through `flash_attention`), torch's three fused backends (its
-# FlashAttention-2, cuDNN's attention, and the "memory-efficient" one), FlexAttention where it was compiled,
-# and naive attention in separate operations. bfloat16, $D = 128$, a batch of 16,384 tokens in all, 16 heads.
-# Without a GPU you see what was measured on an H200; with one, the next cells measure yours, which takes a
-# few minutes at most. **Order them before you look, and guess which share of the matrix rate a kernel of a
-# hundred lines of Python gets.**
+# The contenders are the kernel of this chapter (through `flash_attention`), torch's three fused backends
+# (its FlashAttention-2, cuDNN's attention, and the "memory-efficient" one), naive attention in separate
+# operations, and on the H200, at two lengths, FlexAttention, for which torch generates a kernel. bfloat16,
+# $D = 128$, a batch of 16,384 tokens in all, 16 heads. Without a GPU you see what was measured on an H200;
+# with one, the next cells measure yours, which takes a few minutes at most. **Order them before you look,
+# and guess which share of the matrix rate a kernel of a hundred lines of Python gets.**
 
 
 # %%
@@ -603,17 +604,18 @@ for causal in (False, True):
     for name, row in longest.items():
         if name not in ("flashedu", "matmul"):
             ratio = f"{row['time_ms'] / ours['time_ms']:.2f} times our time" if "time_ms" in row else "could not run"
-            print(f"    {name:10}{ratio}")
+            print(f"    {CONTENDERS[name][0]:18}{ratio}")
 
 # %% [markdown]
-# (FlexAttention was timed at two lengths only. For a causal mask the FLOPs of the visible half are counted,
-# for everybody, also for naive attention, which computes the other half too.)
+# (For a causal mask the FLOPs of the visible half are counted, for everybody, also for naive attention,
+# which computes the other half too. At this length our kernel saves that half; in short sequences it saves less,
+# as chapter 3 counted.)
 #
 # On the H200 the kernel is well ahead of FlashAttention-2, which was written for the A100, and behind
-# cuDNN's, which was written for Hopper. Naive attention is where chapter 1 left it, waiting for memory. Our
-# kernel has no such excuse: its traffic is small, and yet it does not reach the rate of a plain product. What
-# is it waiting for? Count what it does besides multiplying. Each score needs an exponential, and an SM has
-# far fewer units for these than for products.
+# cuDNN's, which was written for the generation of the H200, Hopper. Naive attention is where chapter 1 left
+# it, waiting for memory. Our kernel has no such excuse: its traffic is small, and yet it does not reach the
+# rate of a plain product. What is it waiting for? Count what it does besides multiplying. Each score needs
+# an exponential, and an SM has far fewer units for these than for products.
 
 # %%
 h200 = gpu("H200")

@@ -4,35 +4,27 @@
 # The forward pass refused to store the matrix P. But a model is trained with derivatives, and every derivative
 # of attention contains P. **Where does the backward pass take it from, and how can a program that computes P
 # three times over be faster than one that kept it?**
-#
-# PyTorch's autograd writes down, during the forward pass, what the backward pass will need, and we can look
-# over its shoulder: a hook sees every tensor that is put aside. Below, causal attention for 4 heads of 1,024
-# tokens, head dimension 64, float32: once written as three operations of torch, once as this course's
-# `flash_attention`. The inputs q, k and v are 1 MB each.
-#
-# Two predictions before you run it. How many bytes does each put aside? And one of the two has to rebuild from
-# scraps what the other has at hand: how much accuracy will its gradients lose?
 
 # %%
+import math
 import os
+import sysconfig
+from pathlib import Path
 
 # The tiles of this chapter are small, and one core is fastest. NumPy reads this when it is loaded.
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
 
 # %%
-import math
-import sysconfig
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-# %%
-from flashedu import cost, demos
+from flashedu import demos
 from flashedu.gradient_bounds import gradient_bounds
+
+# %%
 from flashedu.hardware import gpu
 from flashedu.kernels import DEVICE, flash_attention
 from flashedu.reference import attention_backward, naive_attention, stable_softmax, tiled_attention, tiled_backward
@@ -41,10 +33,18 @@ from flashedu.viz import gradients
 from flashedu.viz.curves import size
 from flashedu.viz.table import table
 
-# %%
 if DEVICE is not None:  # after flashedu.kernels, which decides where kernels run; None: Triton is not installed
     import triton
     import triton.language as tl
+
+# %% [markdown]
+# PyTorch's autograd writes down, during the forward pass, what the backward pass will need, and we can look
+# over its shoulder: a hook sees every tensor that is put aside. Below, causal attention for 4 heads of 1,024
+# tokens, head dimension 64, float32: once written as three operations of torch, once as this course's
+# `flash_attention`. The inputs q, k and v are 1 MB each.
+#
+# Two predictions before you run it. How many bytes does each put aside? And one of the two has to rebuild from
+# scraps what the other has at hand: how much accuracy will its gradients lose?
 
 # %%
 device = "cuda" if DEVICE == "cuda" else "cpu"
@@ -175,8 +175,9 @@ dp = v @ do  # (6,)
 print("dp =", dp.round(3))
 
 # %% [markdown]
-# **The scores.** This is the step through softmax. If the score $s_j$ rises, its own probability rises; but the
-# sum must remain 1, and so all of them, this one included, are pushed down in proportion to what they have:
+# **The scores.** This is the step through softmax. If the score $s_j$ rises, its own probability rises; but the sum
+# must remain 1, and so all of them, this one included, are pushed down in proportion to what they have. With
+# $[i = j]$ for 1 if $i = j$, and 0 otherwise,
 #
 # $$\frac{\partial p_i}{\partial s_j} = p_i\,([i = j] - p_j) .$$
 #
@@ -184,9 +185,9 @@ print("dp =", dp.round(3))
 #
 # $$ds_j = \sum_i dp_i\, p_i\,([i = j] - p_j) = p_j\,(dp_j - \delta), \qquad \delta = \sum_i p_i\, dp_i .$$
 #
-# $\delta$ is the average of $dp$ over the row, weighted with $p$. So a score is worth raising exactly if its key
-# would do more for the loss than the average key that the query listens to now. Before you run the next cell:
-# what is the sum of all $ds_j$?
+# $\delta$ is the average of $dp$ over the row, weighted with $p$. So raising a score raises the loss exactly if its
+# key's value raises it more than the average of what the query listens to now. Before you run the next cell: what
+# is the sum of all $ds_j$?
 
 # %%
 delta = p @ dp
@@ -362,9 +363,10 @@ print(f"QK^T once at the matrix product rate:    {scores_ms:.2f} ms")
 # About the same. But to keep P means to write it once and to read it for every kernel that needs it, and the
 # estimate leaves out the exponentials, what the caches do, and whatever else happens at the same time. So both were
 # built, and measured on an H200. The kernels are the same in everything else. One set keeps P in bfloat16: its
-# forward kernel writes P, and its two backward kernels (there are two, as the next sections explain) read it and
-# compute five products. The other set recomputes P in both backward kernels, and comes to seven products. 16 heads,
-# $D = 128$, bfloat16, no mask. Predict for each phase which of the two is faster.
+# forward kernel writes P (and the maximum under which each tile of it was computed), and its two backward kernels
+# (there are two, as the next sections explain) read it and compute five products. The other set recomputes P in
+# both backward kernels, and comes to seven products. 16 heads, $D = 128$, bfloat16, no mask. Predict for each phase
+# which of the two is faster.
 
 # %%
 measured = {(row["n"], row["variant"], row["phase"]): row for row in load("h200_backward_stored_p")["rows"]}
@@ -403,8 +405,8 @@ for variant in ("stored", "recomputed"):
 
 # %% [markdown]
 # It does, roughly. Note what carries the argument. It is not that a matrix product is cheap; it is that a number in
-# HBM is dear, dearer with every generation of hardware that gains more arithmetic than bandwidth. And the memory
-# between the passes comes on top of that: the last column of the table, for one layer.
+# HBM is dear. And the memory between the passes comes on top of that: the last column of the table, for one layer
+# of 16 heads.
 #
 # ## A checkpoint around flash attention
 #
@@ -456,6 +458,8 @@ table(["", "kept", "forward runs"], rows)
 #
 # On the H200, 8,192 tokens, 16 heads, $D = 128$, bfloat16, forward and backward together: attention alone, and
 # between the two projections of a layer, with the checkpoint around nothing, around attention, and around all.
+# *Kept* is by how much more memory is in use after the forward pass than before it: the output is in it, the inputs
+# are not.
 
 # %%
 rows = [
@@ -469,8 +473,8 @@ table(["attention", "", "in the checkpoint", "time", "kept", "peak"], rows)
 # Flash attention alone: the time of one more forward pass, and what is kept shrinks by its lse. Between projections
 # it shrinks by one output as well, because a projection wants the heads side by side and keeps a rearranged copy of
 # its own. The peak does not fall, since during the backward pass all of it is there again. A checkpoint around the
-# whole layer is another matter. It saves the inputs of the projections, which have nothing to do with attention, and
-# it may be worth its time.
+# whole layer is another matter. It does without the inputs of the projections, which have nothing to do with
+# attention, and it may be worth its time.
 #
 # ## Two kernels
 #
@@ -492,17 +496,20 @@ gradients.owners()
 # The package takes the second way. This is the loop of its dQ kernel, as it runs. `do` and `q` are the program's
 # own tiles, `lse_2` is lse with $\log_2 e$ multiplied in, and `MASKED` is true only for the tiles that the
 # diagonal, or the end of the keys, crosses. Find the five lines of the formulas in it. Which of them are missing?
+#
+# (The cell is for reading: the function is a part of a kernel, and nothing here calls it. Without Triton, as on
+# macOS and Windows, it ends in a NameError; go on with the next cell.)
 
 # %%
 # include: flashedu.kernels.backward_dq:sum_dq
 
 # %% [markdown]
-# (This cell is for reading: the function is a part of a kernel, and nothing here calls it. Without Triton, as on
-# macOS and Windows, it ends in a NameError; go on with the next cell.) There are S, P, dP, dS and dQ. Missing are dV and dK, which belong to the other kernel; and that one has to compute S,
-# P and dP too. Two more things to notice. Where the forward pass set hidden *scores* to $-\infty$, this loop sets
-# hidden *probabilities* to 0, after the exponential: in a row that sees no key at all, lse is $-\infty$, and
-# $-\infty - (-\infty)$ would be NaN. And `ds` is rounded to the type of `k` before the product, as P was in the
-# forward pass, since that is what tensor cores multiply.
+# There are dP, dS and dQ, and before them S and P. Missing are dV and dK, which belong to the other kernel; and
+# that one has to compute S, P and dP too. The factor $\tau$ of dQ is multiplied in behind the loop, once. Two more
+# things to notice. Where the forward pass set hidden *scores* to $-\infty$, this loop sets hidden *probabilities*
+# to 0, after the exponential: in a row that sees no key at all, lse is $-\infty$, and $-\infty - (-\infty)$ would
+# be NaN. And `ds` is rounded to the type of `k` before the product, as P was in the forward pass, since that is
+# what tensor cores multiply.
 #
 # Now count products of the size $N \times N \times D$. The forward pass has two of them. How many has each
 # kernel of the backward pass, and how many would a single kernel need? And with a stored P?
@@ -520,7 +527,7 @@ rows = [(name, first, second, m := len((first + " " + second).split()), f"{m / f
 table(["backward pass", "products of a kernel", "of a second one", "in all", "forward passes"], rows)
 
 # %%
-extra = 2 * cost.attention_flops(n, n, d, heads) / 2
+extra = 2 * (2 * heads * n * n * d)  # a product has n n d multiplications and as many additions, for each head
 print(f"the two extra products of the Llama layer: {extra / 1e12:.2f} TFLOP, "
       f"{extra / rates['matmul_flops_per_s'] * 1e3:.2f} ms at the rate above")
 
@@ -629,11 +636,13 @@ else:
 # %% [markdown]
 # `passes` holds two functions, forward and backward: the Triton kernels, or the NumPy reference. The line with
 # `save_for_backward` is the whole list that you saw on the first screen. There is also `dlse`, since lse is an
-# output that somebody may differentiate, too. `once_differentiable` says that the backward pass has no derivative
-# of its own: whoever asks for second derivatives is told so, and is not given wrong ones.
+# output that somebody may differentiate, too. The backward pass has no derivative of its own: whoever asks for
+# second derivatives is told so, and is not given wrong ones. (`set_materialize_grads(False)` says that an output
+# which nobody used comes with None, and `resolve_neg` carries out a change of sign that torch may only have noted:
+# a kernel reads memory as it is.)
 #
-# Torch's `gradcheck` holds such a function against finite differences, at one $h$ on the floor of the V, and
-# raises an error if they disagree. It wants float64, so it judges the logic, on the NumPy reference.
+# Torch's `gradcheck` holds such a function against finite differences, at one $h$ near the tip of the V, and raises
+# an error if they disagree. It wants float64, so it judges the logic, on the NumPy reference.
 
 # %%
 inputs = [torch.randn(1, heads_, 5, 4, dtype=torch.float64, requires_grad=True) for heads_ in (4, 2, 2)]
@@ -731,9 +740,9 @@ def train(attention, steps=120, context=512, batch=2):
 
 
 # %% [markdown]
-# With what shall a difference between naive and flash be compared? With the difference between naive and naive. The third
-# function below is naive attention with the keys in reverse order. It is the same sum, added up from the other
-# end, and nobody would call it an approximation.
+# With what shall a difference between naive and flash be compared? With the difference between naive and naive. The
+# function below is naive attention with the keys in reverse order. It is the same sum, added up from the other end,
+# and nobody would call it an approximation.
 
 # %%
 def backwards(q, k, v):
@@ -766,11 +775,11 @@ for name in ("flash", "naive, keys in reverse"):
 # %% [markdown]
 # The model has learned something: it predicts better than the frequencies of the characters would. And the three
 # losses are one curve. What lies between them is at most a few steps of the grid of float32 numbers, which is why
-# the marks on the right lie on lines. It is not always zero, because the additions inside attention came in another order, and every step starts from weights that differ by
-# the steps before. But it is of the same size whether naive is replaced by flash or by naive with its keys turned
-# round. In this sense, and in no stronger one, the model does not notice. (Do not expect the curves to stay
-# together forever. Training can amplify small differences, and two long runs with different roundings may part, two
-# of naive attention as well.)
+# the marks on the right lie on lines. It is not always zero, because the additions inside attention came in another
+# order, and every step starts from weights that differ by the steps before. But it is of the same size whether
+# naive is replaced by flash or by naive with its keys turned round. In this sense, and in no stronger one, the
+# model does not notice. (Do not expect the curves to stay together forever. Training can amplify small differences,
+# and two long runs with different roundings may part, two of naive attention as well.)
 #
 # The weights have a surprise in store. Look at how far apart they are after the last step, the biases of the keys
 # by themselves and all others.
@@ -796,17 +805,16 @@ for name in ("flash", "naive, keys in reverse"):
 
 # %% [markdown]
 # The biases of the keys are far apart, and it does no harm. A bias $b$ of all keys adds the same number
-# $\tau\, q \cdot b$ to all scores of a row, and you saw that this changes nothing: the sum of a row's dS is
-# zero. So the gradient of that bias is zero, and what the backward pass computes for it is rounding and nothing
-# else, in whatever order. The optimizer divides each gradient by its usual size and so turns this noise into steps
-# like any others. It happens with every kind of attention; many models leave that bias out.
+# $\tau\, q \cdot b$ to all scores of a row, and you saw that this changes nothing: the sum of a row's dS is zero.
+# So the gradient of that bias is zero, and what the backward pass computes for it is rounding and nothing else, in
+# whatever order. The optimizer divides each gradient by its usual size and so turns this noise into steps like any
+# others. It happens with every kind of attention.
 #
 # ## A fraction of the memory
 #
-# What the three could not share is the memory. Count once more what autograd keeps for one step of the model, for
-# contexts from 128 to 2,048 characters. The third curve is the model with attention taken out (it hands on the
-# values), to show what the rest of the model keeps. Predict the slopes: by what factor does each grow when the
-# context doubles?
+# What differs is the memory. Count once more what autograd keeps for one step of the model, for contexts from 128
+# to 2,048 characters. The third curve is the model with attention taken out (it hands on the values), to show what
+# the rest of the model keeps. Predict the slopes: by what factor does each grow when the context doubles?
 
 # %%
 def step_bytes(attention, context):
@@ -853,7 +861,8 @@ else:
 #
 # ## Now you
 #
-# Open [exercises/05_recompute](../exercises/05_recompute.ipynb). You write `attention_backward`, `tiled_backward` and, in Triton, `flash_backward`.
+# Open [exercises/05_recompute](../exercises/05_recompute.ipynb). You write `attention_backward`, `tiled_backward`
+# and, in Triton, `flash_backward`.
 #
 # ## Where to read more
 #

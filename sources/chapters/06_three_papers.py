@@ -3,22 +3,15 @@
 #
 # FlashAttention is the name of three papers, of 2022, 2023 and 2024. All three compute the same function, exactly,
 # with the arithmetic of chapter 2. **If the algorithm is the same, what is it that each of them changed?**
-#
-# The first has its answer in the title, "with IO-Awareness": it moves fewer bytes. Let us count them, on the machine
-# of chapter 3. One head of 2,048 tokens, head dimension 128, two bytes an element, and tiles chosen by the paper's
-# own formula for the SRAM that it takes as its example, 100 KB. Naive attention writes two matrices of
-# $2048 \times 2048$ and reads them back. Version 1 never stores them. **How many times fewer bytes will it move?**
-
-# %%
-import os
-
-# Small products, and one core is fastest. NumPy reads this when it is loaded.
-os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
 
 # %%
 import functools
 import heapq
 import math
+import os
+
+# Small products, and one core is fastest. NumPy reads this when it is loaded.
+os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
 
 import numpy as np
 import torch
@@ -54,6 +47,12 @@ if DEVICE is not None:  # after flashedu.kernels, which decides where kernels ru
     from flashedu.kernels.hopper_shared import Work, aggregate, async_load, new_ring
     from flashedu.kernels.memory import load_tile, store_tile
     from flashedu.kernels.tiles import FORWARD, padded, pick, precision
+
+# %% [markdown]
+# The first has its answer in the title, "with IO-Awareness": it moves fewer bytes. Let us count them, on the machine
+# of chapter 3. One head of 2,048 tokens, head dimension 128, two bytes an element, and tiles chosen by the paper's
+# own formula for the SRAM that it takes as its example, 100 KB. Naive attention writes two matrices of
+# $2048 \times 2048$ and reads them back. Version 1 never stores them. **How many times fewer bytes will it move?**
 
 # %%
 rng = np.random.default_rng(0)
@@ -116,8 +115,9 @@ for head_dim in (64, 128, 256):
 
 # %% [markdown]
 # There is the coincidence: for $D = 128$ the break-even is at 96 KiB. The theorem says $\Theta(N^2 D^2/M)$ for
-# $D \le M \le N D$, and it is right at any constant. It is $D^2/M$ that has to be small, and a head dimension twice
-# as large needs four times the SRAM. The paper measured its gain for GPT-2 with $D = 64$, where the same SRAM gives:
+# $D \le M \le N D$, and it is right; it does not name the constant. It is $D^2/M$ that has to be small, and a head
+# dimension twice as large needs four times the SRAM. The paper measured its gain for GPT-2 with $D = 64$, where the
+# same SRAM gives:
 
 # %%
 block_q, block_k = cost.block_sizes(100 * KIB, 64, itemsize=2)
@@ -184,7 +184,7 @@ three_versions.gain_against_sram(sizes, {d: gains_of(d, sizes) for d in (64, 128
 #
 # ## Version 1 as a kernel
 #
-# It uses the tools of chapter 4. Read it beside `forward_kernel`: which line would be wrong if there were more than
+# It uses the tools of chapter 4. Read it beside `forward_kernel`: which lines would be wrong if there were more than
 # one program for a head?
 
 # %%
@@ -264,14 +264,14 @@ for name, batch, heads, n in cases:
 table(["", "batch", "heads", "N", "programs, version 1", "SMs busy", "version 2", "SMs busy"], rows)
 
 # %% [markdown]
-# In 2022 the two were equals: training with short sequences and a large batch gives programs enough. Then sequences
-# became long, batches small, and models were divided among GPUs, and version 1 leaves three quarters of the GPU idle,
-# or nearly all of it. Version 2 is parallel over the sequence. It runs short, too, in the end; the way out of that,
-# dividing the keys, is chapter 8.
+# At the sizes of 2022 the two are equals: training with short sequences and a large batch gives programs enough. Then
+# sequences became long, batches small, and models were divided among GPUs, and version 1 leaves three quarters of the
+# GPU idle, or nearly all of it. Version 2 is parallel over the sequence. It runs short, too, in the end; the way out
+# of that, dividing the keys, is chapter 8.
 #
 # So the loops were exchanged for two reasons, and both follow from one: **the loop that carries a state should be the
 # inner one.** Then the state has nowhere to go but registers, and the outer loop can be cut into independent pieces.
-# (The exchange was not new. The paper credits Phil Tillet's kernel in Triton, of 2022, with both the order and the
+# (The exchange was not new. The paper credits Phil Tillet's kernel in Triton with both the order and the
 # parallelism.)
 #
 # ## Version 2: less of everything but products
@@ -280,7 +280,8 @@ table(["", "batch", "heads", "N", "programs, version 1", "SMs busy", "version 2"
 # the data sheets' rates an A100 does 312 TFLOP/s on its tensor cores and 19.5 elsewhere, 16 times less. Version 1
 # keeps $o$ divided: for each tile of keys it multiplies $o$ by $l\,e^{m - m'}$, and then divides by $l'$. Version 2
 # keeps it undivided, multiplies by $e^{m - m'}$, and divides once, at the end. That saves one operation for each
-# element of $o$ and each tile of keys. **What share of the whole is it?**
+# element of $o$ and each tile of keys. The next table has one query and 128 keys, and counts in operations outside
+# the tensor cores. **What share of the whole is it?**
 
 # %%
 SLOWER = 312 / 19.5  # A100: tensor cores against all else
@@ -346,7 +347,8 @@ for head in (1, 8, 10):
     bound, _ = attention_bounds(q, k, v, block_k=32)
     for threshold in (0, 2, math.log(256)):
         o, rescalings = lazy_attention(q, k, v, 32, threshold)
-        rows.append((head, f"{threshold:.2f}", rescalings, f"{rescalings / (len(q) * 8):.1%}", f"{bound.ratio(o):.3f}"))
+        share = rescalings / (len(q) * 8)  # a row has eight later blocks
+        rows.append((head, f"{threshold:.2f}", rescalings, f"{share:.1%}", f"{bound.ratio(o):.3f}"))
 table(["head", "threshold", "rescalings", "of all rows and blocks", "error / bound"], rows)
 
 # %% [markdown]
@@ -391,7 +393,7 @@ demos.overlap(head_dim=128)
 # %%
 rows = []
 for head_dim in (256, 128, 64, 32):
-    e = exp_share(head_dim)
+    e = exp_share(head_dim)  # and loading a tile takes 0.75 of the time of its products
     ways = [timeline.version_2(128, e, 0.75)]
     ways += [timeline.version_3(128, e, 0.75, 2, *how) for how in ((True, False), (False, True), (True, True))]
     rows.append((head_dim, f"{e:.2f}", *(f"{timeline.utilisation(jobs):.0%}" for jobs in ways)))
@@ -421,11 +423,13 @@ table(["D", "exp / products", "version 2", "ping-pong", "inside one consumer", "
 
 
 # %% [markdown]
-# `fill` runs in the producer, `wait` and `free` in the consumers. In `fill` the last lines are one order to TMA:
-# bring the tile that begins at that row of head `(b, h)`. `expect` is the one arrival that `ready` counts, and it
-# keeps the phase open until `nbytes` have landed. The call returns at once. Rows beyond the end of the tensor arrive
-# as zeros, and since the descriptor has an axis of its own for the head, a ragged last tile cannot read the next
-# head's rows. (`reshape` drops the two axes of length 1 again. Nothing moves.)
+# `fill` runs in the producer, `wait` and `free` in the consumers. (`aggregate` makes a class of which kernels can
+# have objects.) In `fill` the last lines are one order to TMA: bring the tile that begins at that row of head
+# `(b, h)`. `source` is a *descriptor*, what TMA is told about a tensor: address, shape, strides, and the shape of a
+# tile. `expect` is the one arrival that `ready` counts, and it keeps the phase open until `nbytes` have landed. The
+# call returns at once. Rows beyond the end of the tensor arrive as zeros, and since the descriptor has an axis of its
+# own for the head, a ragged last tile cannot read the next head's rows. (`reshape` drops the two axes of length 1
+# again. Nothing moves.)
 #
 # Look at the phases. The consumers wait for the phase with the parity of their round. The producer's `^ 1` turns it
 # round. In its first round it waits for phase 1, which passes at once, since all slots are empty in the beginning.
@@ -510,7 +514,7 @@ table(["100 random orders", "ends", "waits for ever", "reads overwritten tiles"]
 # ## The producer
 #
 # A program's work is a list of *items*, one tile of queries of one head each. For every item the producer asks for
-# the keys, the queries (a tile for each consumer), and the values.
+# the keys, the queries (a tile for each consumer, of `ROWS`, 64 rows), and the values.
 
 # %%
 # include: flashedu.kernels.hopper:producer
@@ -1004,9 +1008,10 @@ table(["D", "mask", "version 2", "version 3", "FlashAttention-2", "cuDNN", "vers
 
 # %% [markdown]
 # Version 3 is ahead of cuDNN in every row. With more columns a tile does more products for each exponential, and at
-# $D = 256$ the kernel comes to the rate of the matrix product itself. (That product is a sustained one; it, too, runs at the
-# clock which the power allows.) Torch's FlashAttention-2 is the algorithm of our version 2, and slower. This is the longest
-# sequence. Where is version 3 not ahead of cuDNN?
+# $D = 256$ the kernel comes to the rate of the matrix product itself. (That product is a sustained one; it, too, runs
+# at the clock which the power allows.) Torch's FlashAttention-2 is the algorithm of our version 2, and slower. It is
+# also what torch takes on an H200 unless it is told otherwise (in the release that was measured); cuDNN, about twice
+# as fast at $D = 128$, has to be asked for. This is the longest sequence. Where is version 3 not ahead of cuDNN?
 
 # %%
 for head_dim in (64, 128, 256):
@@ -1029,18 +1034,20 @@ for head_dim in (64, 128, 256):
 rows = []
 for row in load("h200_counters")["rows"]:
     hbm = (row["hbm_read_bytes"] + row["hbm_written_bytes"]) / row["least_bytes"]
-    rows.append((row["contender"], len(row["kernels"]), f"{row['profiled_ms']:.2f}", f"{hbm:.1f}", f"{row['l2_bytes'] / row['least_bytes']:.0f}",
+    label, *_ = rungs.RUNGS.get(row["contender"], ("version 3 on fp8",))
+    rows.append((label, len(row["kernels"]), f"{row['profiled_ms']:.2f}", f"{hbm:.1f}", f"{row['l2_bytes'] / row['least_bytes']:.0f}",
                  f"{row['tensor_busy']:.0%}", f"{row['exp_unit_busy']:.0%}"))
 table(["", "kernels", "ms", "HBM bytes / least", "L2 bytes / least", "tensor cores at work", "exp unit"], rows)
 
 # %% [markdown]
-# Version 1: the bytes. O, m and l go out and come back for every tile of keys, and it moves more through HBM than naive
-# attention does; its units are idle nearly all of the time. From version 2 on HBM sees the least that is possible, and L2
-# the same from all of them but FlashAttention-2. So the step from 2 to 3 has nothing to do with bytes. It is in the
-# column of the tensor cores, which wait less for softmax. Multiply that column by the time. Versions 2 and 3 and
-# cuDNN come to about the same, since they have the same products to do on the same unit; FlashAttention-2 comes to half as
-# much again, because it was written for the GPU before and uses its instructions, `mma.sync`, with which this unit
-# needs more cycles for the same product.
+# Version 1: the bytes. O, m and l go out and come back for every tile of keys, and it moves more through HBM than
+# naive attention does; its units are idle nearly all of the time. (The other kernels of version 1 are small ones that
+# fill, convert and add.) From version 2 on HBM sees hardly more than the least, and L2 the same from all of them but
+# FlashAttention-2. So the step from 2 to 3 has nothing to do with bytes. It is in the column of the tensor cores,
+# which wait less for softmax. Multiply that column by the time. Versions 2 and 3 and cuDNN come to about the same,
+# since they have the same products to do on the same unit; FlashAttention-2 comes to half as much again, because it
+# was written for the GPU before and uses its instructions, `mma.sync`, with which this unit needs more cycles for the
+# same product.
 #
 # And fp8? Half the time of the tensor cores, as it should be; the exponentials are as many as before. Now neither
 # unit is busy for more than half of the time. A tile's maximum, its exponentials, their sum and the
@@ -1061,10 +1068,9 @@ table(["", "kernels", "ms", "HBM bytes / least", "L2 bytes / least", "tensor cor
 # | version 3 (Shah et al. 2024) | 740 TFLOP/s, 75 % of the peak | H100 SXM5; fp16, forward, **D = 256 and no mask** |
 # | | close to 1.2 PFLOP/s | H100 SXM5; fp8, forward, D = 256, no mask |
 #
-# The line that is quoted most is the last but one. Its figure has other head dimensions, and D = 128 is what most
-# large models have. Forward, fp16, 16k tokens, H100 SXM5, CUDA 12.3, in TFLOP/s, read off the figure in the
-# repository of version 3 (`assets/flash3_fp16_fwd.png`), which has a little more at $D = 256$ than the paper's
-# abstract claims:
+# The last line but one is for one head dimension. The figure behind it has others, and Llama-3-8B has D = 128.
+# Forward, fp16, 16k tokens, H100 SXM5, CUDA 12.3, in TFLOP/s, read off the figure in the repository of version 3
+# (`assets/flash3_fp16_fwd.png`), which has a little more at $D = 256$ than the paper's abstract claims:
 
 # %%
 published = {  # (D, mask): (version 2, cuDNN 9.1, version 3)
@@ -1108,5 +1114,6 @@ table(["D", "mask", "version 2", "cuDNN", "version 3", "of the peak", "times ver
 # - Dao, *FlashAttention-2*, 2023 (arXiv 2307.08691): section 3.1 on operations that are not products, 3.2 on parallelism, 3.3 on warps.
 # - Shah, Bikshandi, Zhang, Thakkar, Ramani, Dao, *FlashAttention-3*, 2024 (arXiv 2407.08608): section 3.1 on producers, consumers
 #   and turns, 3.2 with algorithm 2, 3.3 on fp8; section 4.3 for the errors.
+# - Zadouri and others, *FlashAttention-4*, 2026: a rescaling that is mostly skipped, for Blackwell.
 # - NVIDIA, *PTX ISA*: *mbarrier*, *cp.async.bulk.tensor*, *wgmma* and *setmaxnreg*.
 # - The Triton repository, `python/tutorials/gluon`: 01 to 08, from layouts to warp specialisation.

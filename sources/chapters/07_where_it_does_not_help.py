@@ -1,16 +1,10 @@
 # %% [markdown]
 # # 7. Where it does not help
 #
-# So far flash attention has won nearly every comparison. This chapter looks for the places where it does not matter, where
-# it changes nothing, or where it costs something, and it does so in one way: first a prediction, made from the closed
-# forms of `cost` and the rates of `hardware`, then a measurement, where there is one. **Can you say beforehand what a
-# better kernel will not do for you?**
-#
-# Begin with a model. A block of Llama-3-8B is attention and, around it, seven products of the tokens with matrices of
-# weights: for q, k, v and the output, and three in the feed-forward part. Attention alone was measured on an H200,
-# naive and with torch's flash kernel (chapter 0 has the picture). For the seven products we take their FLOPs and the
-# rate at which that GPU multiplied matrices. At 8,192 tokens flash attention is more than three times as fast as naive
-# attention. **How many times as fast is it at 512 tokens, and how many times as fast does the block become?**
+# So far flash attention has won nearly every comparison. This chapter looks for the places where it does not matter,
+# where it changes nothing, or where it costs something, and it does so in one way: first a prediction, made from the
+# closed forms of `cost` and the rates of `hardware`, then a measurement, where there is one. **Can you say beforehand
+# what a better kernel will not do for you?**
 
 # %%
 import os
@@ -18,7 +12,6 @@ import os
 # One core and its memory. NumPy reads this when it is loaded.
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
 
-# %%
 import importlib.util
 import math
 
@@ -32,17 +25,17 @@ from flashedu.exactness import attention_bounds
 from flashedu.hardware import gpu
 from flashedu.reference import stable_softmax, tiled_attention
 from flashedu.results import load
-
-# %%
 from flashedu.viz.curves import duration, size
 from flashedu.viz.limits import against_head_dim, against_length, error_against_work
 from flashedu.viz.roofline import attainable_flops
 from flashedu.viz.table import table
 
-# %%
-TRITON = importlib.util.find_spec("triton") is not None  # one cell needs it
-if TRITON:
-    from flashedu.kernels import compiled
+# %% [markdown]
+# Begin with a model. A block of Llama-3-8B is attention and, around it, seven products of the tokens with matrices of
+# weights: for q, k, v and the output, and three in the feed-forward part. Attention alone was measured on an H200,
+# naive and with torch's FlashAttention-2 (chapter 0 has the picture). For the seven products we take their FLOPs and the
+# rate at which that GPU multiplied matrices. At 8,192 tokens flash attention is more than three times as fast as naive
+# attention. **How many times as fast is it at 512 tokens, and how many times as fast does the block become?**
 
 # %%
 layer = load("h200_attention_traffic")
@@ -63,18 +56,18 @@ for row in layer["sweep"]:
         naive, flash, rest = row["naive"]["time_ms"], row["flash"]["time_ms"], rest_ms(row["n"])
         rows.append((f"{row['n']:,}", f"{naive:.2f} ms", f"{flash:.2f} ms", f"{rest:.2f} ms",
                      f"{naive / flash:.2f}", f"{(naive + rest) / (flash + rest):.2f}", f"{flash / (flash + rest):.0%}"))
-columns = ["N", "naive", "flash", "the rest of the block", "attention: times as fast", "block: times as fast", "flash's share"]
+columns = ["N", "naive", "flash (FlashAttention-2)", "the rest of the block", "attention: times as fast", "block: times as fast", "flash's share"]
 table(columns, rows)
 
 # %% [markdown]
-# At 512 tokens attention becomes half as fast again, and nobody will notice: the block gains a few per cent. Read the
-# last column downwards. At that length flash attention is a small part of the block, and no kernel, however good,
-# could give more than that part back. And look at the last rows. The gain of the block does not even grow with $N$ all
-# the way, since attention's own gain does not.
+# At 512 tokens attention becomes one and a half times as fast, and nobody will notice: the block gains a few per cent.
+# Read the last column downwards. At that length flash attention is a small part of the block, and no kernel, however
+# good, could give more than that part back. And look at the last rows. The gain of the block does not even grow with
+# $N$ all the way, since attention's own gain does not.
 #
-# (The sum is a model of the block. Norms and activations are left out, and so is the mask, and products of few tokens
-# are slower than assumed. Each of these would make attention's share smaller still.) It is Amdahl's law. What is made
-# faster is a share of the whole, so the share has to be known first.
+# This is Amdahl's law: what is made faster is a share of the whole, so the share has to be known first. (The sum is a
+# model of the block. Norms and activations are left out, and so is the mask, and products of few tokens are probably
+# slower than assumed. Each of these would make attention's share smaller still.)
 #
 # ## Short sequences: a share of the block
 #
@@ -96,6 +89,7 @@ blocks = {  # hidden, ffn, heads, kv_heads, head_dim: config.json of meta-llama'
 
 
 def half(b):
+    """N_1/2 = W / (2 D H)."""
     weights = b["hidden"] * (b["head_dim"] * (2 * b["heads"] + 2 * b["kv_heads"]) + 3 * b["ffn"])
     return weights / (2 * b["head_dim"] * b["heads"])
 
@@ -112,12 +106,12 @@ against_length(shares, "share of the block's FLOPs", "Attention's share of the f
                "closed form, without a mask. The line is one half.", level=0.5)
 
 # %% [markdown]
-# Tens of thousands. At 512 tokens the two products of attention are two per cent of an 8B model's arithmetic, and for
-# larger models they are less: with twice the width, a block has about four times the weights and twice the attention.
-# A causal mask, if its upper half is skipped, halves attention and doubles $N_{1/2}$.
+# Tens of thousands. At 512 tokens the two products of attention are two per cent of the arithmetic in a block of the 8B
+# model, and in larger models they are less: with twice the width, a block has about four times the weights and twice
+# the attention. A causal mask, if its upper half is skipped, halves attention and doubles $N_{1/2}$.
 #
 # Does it follow that flash attention is useless below thousands of tokens? No, since naive attention's share of the
-# *time* is not its share of the FLOPs. It waits for memory, and everything else in the block does not:
+# *time* is not its share of the FLOPs. It waits for memory, and the products with weights do not:
 
 # %%
 for row in layer["sweep"]:
@@ -137,7 +131,7 @@ for row in layer["sweep"]:
 #
 # So at $N = D$ it is a factor of 2, and for much shorter sequences there is nothing to gain. It grows with $N$ until the
 # fused kernel is limited by its products instead. The fused kernel has $N/2$ FLOP per byte in 16 bits. **At which $N$
-# does the line bend, on an H200?**
+# does the line bend, on an H200, whose ridge stands in chapter 1?**
 
 # %%
 h200, d, heads = gpu("H200"), 128, 16  # the ratio is the same for any number of heads
@@ -161,12 +155,13 @@ against_length(lines, "times as fast as naive", "Attention alone, D = 128, no ma
                "with this course's Triton kernels. At every N the batch has the same number of tokens.", level=1)
 
 # %% [markdown]
-# A few hundred tokens are enough. The points of the forward pass lie within a factor of two or so of the prediction, and
-# where they leave it one can learn something. At short lengths the real gain is smaller than the roof's. A kernel with
-# few tiles of keys spends much of its time on beginning and ending, and it has exponentials to compute, which the roof
-# does not know. In the middle the gain is larger, because naive attention's softmax stays far below the roof (chapter 1
-# found that). Why naive attention catches up at the greatest length, these times do not say. A roof is a limit for each
-# of the two. For their ratio it is only a guess.
+# A few hundred tokens are enough. (Beyond the bend the line falls, since naive attention's FLOP per byte still rise a
+# little, towards $D/2$, and the fused kernel has no more to gain.) The points of the forward pass lie within a factor
+# of two or so of the prediction, and where they leave it one can learn something. At short lengths the real gain is
+# smaller than the roof's. A kernel with few tiles of keys spends much of its time on beginning and ending, and it has
+# exponentials to compute, which the roof does not know. In the middle the gain is larger, because naive attention's
+# softmax stays far below the roof (chapter 1 found that). Why naive attention catches up at the greatest length, these
+# times do not say. A roof is a limit for each of the two. For their ratio it is only a guess.
 #
 # The prediction is for the forward pass. Backward the gain is smaller at every length: naive attention reads a P that
 # it has kept, and our kernels compute it again, in seven products instead of four (chapter 5).
@@ -209,25 +204,26 @@ against_length(lines, "times as fast as naive", "On one H200, 16,384 tokens in t
 # %% [markdown]
 # Forward the sum is right within a few per cent. At 1,024 tokens the block gains less than a tenth, at 2,048 about a
 # fifth. At 512 and below it gains no more than what lies between two rounds of the same program. There flash attention
-# has stopped mattering for the block, although attention by itself is still nearly twice as fast. At the lengths shown,
-# naive attention's share of the time is three to four times its share of the FLOPs. Flash attention's is nearer, and
-# larger, too.
+# has stopped mattering for the block, although attention by itself is one and a half times to nearly twice as fast. At
+# the three lengths for which the share of the FLOPs was printed above, naive attention's share of the time is three to
+# four times as large. Flash attention's is nearer, and larger, too.
 #
-# Backward the length is greater, as it had to be with a smaller gain, and from 1,024 tokens on the sum promises too
-# much. Inside the block attention adds more time than it takes alone. Its inputs are views there, with other strides;
+# Backward the length is greater, 8,192 tokens, as it had to be with a smaller gain, and from 1,024 on the sum promises
+# too much. Inside the block attention adds more time than it takes alone. Its inputs are views there, with other strides;
 # whether that is the reason these times do not say. Up to 2,048 tokens the block gains nothing that can be told from
 # noise, and at 16,384 less than a fifth.
 #
-# One curve lies below the line. Backward, torch's FlashAttention-2 is *slower* than naive attention up to 8,192 tokens.
-# Naive attention has kept P and only reads it. What flash attention surely saves in a backward pass is the memory for
-# P; whether it also saves time depends on the kernel.
+# One curve lies clearly below the line. Backward, torch's FlashAttention-2 is *slower* than naive attention up to 8,192
+# tokens. Naive attention has kept P and only reads it. What flash attention surely saves in a backward pass is the
+# memory for P; whether it also saves time depends on the kernel.
 #
 # ## The asymptote: it is still $N^2$
 #
 # Flash attention stores $O(N)$ and computes $O(N^2)$. Nothing was taken from the arithmetic, and a little was added.
 # So its time can be predicted for any length from a single one that is long enough to fill the GPU. Take 8,192 tokens
 # of the layer on the first screen, and multiply by $(N / 8192)^2$. Naive attention's memory can be predicted as well:
-# S and P are two matrices for each head, in 16 bits. **How long can a sequence be, with 32 heads on this H200?**
+# S and P are two matrices for each head, in 16 bits. **How long can a sequence be, with 32 heads, on this H200, which has
+# 150 GB?**
 
 # %%
 sweep = {row["n"]: row for row in layer["sweep"]}
@@ -237,7 +233,7 @@ for n, row in sweep.items():
     if n >= 8192:
         predicted = sweep[8192]["flash"]["time_ms"] * (n / 8192) ** 2
         end = "does not fit" if "time_ms" not in row["naive"] else f"holds {size(row['naive']['peak_bytes'])}"
-        print(f"N = {n:6,}: flash {predicted:6.1f} ms predicted, {row['flash']['time_ms']:6.1f} ms measured; naive {end}")
+        print(f"N = {n:6,}: FlashAttention-2 {predicted:5.1f} ms predicted, {row['flash']['time_ms']:5.1f} ms measured; naive {end}")
 
 # %% [markdown]
 # Within a few per cent: an N² law is as easy to predict as it is hard to escape. Does it hold to half a million tokens?
@@ -255,13 +251,13 @@ for n, row in long["naive"].items():
     print(f"N = {n:7,}: naive {end}, flash holds {size(long['flash'][n]['peak_bytes'])}")
 
 # %%
-# How much of its own N² prediction did everybody take?
+# The time of each, as a part of what its own time at 8,192 and N² predict.
 names, rows = {"flash": "flash", "hopper": "Hopper kernel", "cudnn": "cuDNN", "naive": "naive"}, []
 for n, row in long["flash"].items():
     found = {name: long[name][n].get("time_ms", math.nan) / long[name][8192]["time_ms"] for name in names}
     off = [f"{ratio / (n / 8192) ** 2:.2f}".replace("nan", "–") for ratio in found.values()]
     rows.append((f"{n:,}", duration(row["time_ms"] / 1e3), *off, f"{long['matmul'][n]['flops_per_s'] / 1e12:.0f}"))
-table(["N", "flash takes", *(f"{label} / N²" for label in names.values()), "matrix product, TFLOP/s"], rows)
+table(["N", "flash takes", *(f"{label}, of predicted" for label in names.values()), "matrix product, TFLOP/s"], rows)
 
 # %%
 lines = {label: {n: row["time_ms"] for n, row in long[name].items() if "time_ms" in row} for name, label in names.items()
@@ -272,8 +268,8 @@ against_length(lines, "milliseconds", "Forward attention on one H200, four heads
 
 # %% [markdown]
 # It does. While the time grows to 4,096 times what it was, this course's kernel stays within a tenth of the prediction,
-# and at the far end it is off by a per cent or so. cuDNN, and the course's kernel for Hopper (chapter 6), lie below, on
-# lines of the same slope. At the end they need somewhat more than the square. A matrix product that was timed beside
+# and at the far end it is off by a per cent or so. cuDNN lies below, on a line of the same slope. At the end it and
+# the course's kernel for Hopper (chapter 6) need somewhat more than the square. A matrix product that was timed beside
 # them was slower there, too, so part of it is probably the GPU. Naive attention is the exception: from 16,384 tokens on
 # it takes less than two thirds of what its time at 8,192 predicts, and follows the square from there. The two pictures
 # before have their bend at the same place.
@@ -305,8 +301,8 @@ print(f"S and P of one layer would be {size(s_and_p)}; keys and values of all la
 # A model that writes produces one token at a time. The new token's query meets all earlier keys and values, which were
 # kept: the *KV cache*. This step is called *decoding*, and to it flash attention has little to offer, in bytes. Why?
 # Count what naive attention moves for one query. S and P are now a single row for each head, $4 H N$ elements in and
-# out. The cache has $2 H_{kv} N D$. **By how much does a fused kernel reduce the traffic of a step, if $D = 128$ and
-# four query heads share a head of keys?**
+# out. The cache has $2 H_{kv} N D$, with $H_{kv}$ *key heads*, which are heads of keys and of values. **By how much
+# does a fused kernel reduce the traffic of a step, if $D = 128$ and four query heads share a key head?**
 
 # %%
 n, d, heads = 131_072, 128, 32
@@ -320,25 +316,26 @@ for name, kv_heads in shared.items():
 table(["one layer, 131,072 tokens", "cache", "S and P add", "FLOP per byte", "of the ridge", "reading takes"], rows)
 
 # %% [markdown]
-# By six per cent. (More is added only where one head of keys serves all queries, and then to a cache that is small.) The
-# matrix that should not exist was a problem because it was $N/D$ times as large as the inputs; with one query it is a
-# row. What is left is the cache, every byte of which must be read for every new token, by any kernel
-# that computes exact attention. And see what is done with it: a key of $D$ elements is multiplied once for each query
+# By about six per cent. (More is added only where one key head serves all queries, and then to a cache that is small.)
+# The matrix that should not exist was a problem because it was $N/D$ times as large as q; with one query it is a row.
+# What is left is the cache, every byte of which must be read for every new token, by any kernel that computes exact
+# attention. And see what is done with it: a key of $D$ elements is multiplied once for each query
 # head that reads it, and the value as well, so that in 16 bits the intensity is 1 FLOP per byte for each head of a
 # group. The GPU could do two hundred. It is a copy with some arithmetic on the side.
 #
-# The only thing in the table that helps is the number of heads of keys (Shazeer 2019 went all the way to one, Ainslie et
-# al. 2023 to groups). It is a decision about the model, not about the kernel.
+# The only thing in the table that helps is the number of key heads. Shazeer 2019 went all the way from one for each query
+# head (*multi-head attention*, MHA) to a single one (*multi-query*, MQA), Ainslie et al. 2023 to groups
+# (*grouped-query*, GQA). It is a decision about the model, not about the kernel.
 #
-# A CPU has the same two limits. Take one core of yours, a cache of 65,536 keys and values, and 1, 16 and 256 queries.
-# Predict: how much longer do 256 queries take than one?
+# A CPU has the same two limits. Take one core of yours, a cache of 65,536 keys and values, and 1 or 256 queries.
+# **How many times as long do 256 queries take as one?**
 
 # %%
 rng = np.random.default_rng(0)
 k, v = (rng.standard_normal((65_536, d), dtype=np.float32) for _ in range(2))
 cache = k.nbytes + v.nbytes
 print(f"the keys, only added up: {k.nbytes / measure(np.sum, k, repeats=9).seconds / 1e9:.1f} GB/s")
-for queries in (1, 16, 256):
+for queries in (1, 256):
     q = rng.standard_normal((queries, d), dtype=np.float32)
     seconds = measure(lambda q: stable_softmax(q @ k.T * d**-0.5) @ v, q, repeats=9).seconds
     flops = cost.attention_flops(queries, len(k), d)
@@ -354,8 +351,8 @@ for queries in (1, 16, 256):
 # On a GPU the prediction is as short: the bytes of the cache, divided by the rate of a copy. Take one query with 32
 # heads on an H200, over caches of up to 131,072 tokens, none of which is in L2. Four kernels: naive attention,
 # `flash_attention`, torch's FlashAttention-2, and `decode_attention` of chapter 8, which gives the keys of a head to
-# many programs. In the bytes they hardly differ, so they should take the same time, and with a quarter of the heads of
-# keys a quarter of it. **Do they? Remember how many programs `flash_attention` starts: one for each tile of queries of
+# many programs. In the bytes they hardly differ, so they should take the same time, and with a quarter of the key heads a
+# quarter of it. **Do they? Remember how many programs `flash_attention` starts: one for each tile of queries of
 # each head, on more than a hundred multiprocessors.**
 
 # %%
@@ -365,37 +362,38 @@ for kv_heads, n in ((8, 1024), (32, 131_072), (8, 131_072), (1, 131_072)):
     cache = cost.kv_cache_bytes(n, 1, kv_heads, d, 2)
     took = [duration(cached[kv_heads, name, n]["time_ms"] / 1e3) for name in names]
     rows.append((f"{n:,}", kv_heads, size(cache), duration(cache / cached[kv_heads, "copy", n]["bytes_per_s"]), *took))
-table(["N", "heads of keys", "cache", "at a copy's rate", *names.values()], rows)
+table(["N", "key heads", "cache", "at a copy's rate", *names.values()], rows)
 
 # %%
 lines = {label: {n: row["of_copy"] for (kv_heads, contender, n), row in cached.items() if (kv_heads, contender) == (8, name)}
          for name, label in names.items()}
-against_length(lines, "bytes per second, of a copy's", "One query over a cache on one H200, 32 query heads, 8 heads of keys, D = 128. "
+against_length(lines, "share of a copy's rate", "One query over a cache on one H200, 32 query heads, 8 key heads, D = 128. "
                "The bytes are those of k, v, q and o, once, whatever a kernel moved.", level=1)
 
 # %% [markdown]
-# `decode_attention` does what the bytes allow, if there are enough of them. With 32 heads of keys it is even a little
+# `decode_attention` does what the bytes allow, if there are enough of them. With 32 key heads it is even a little
 # faster than predicted: a copy reads and writes, a cache is only read, so a copy's rate is a yardstick and not a limit.
-# A quarter of the heads of keys takes it not much more than a quarter of the time. No kernel could have given that, only
+# A quarter of the key heads takes it not much more than a quarter of the time. No kernel could have given that, only
 # the model. Torch's FlashAttention-2 follows. Small caches are far from the prediction. At 1,024 tokens every call takes
-# ten times as long as the bytes or more, and the cache of a single head of keys is still a small one at 131,072.
+# ten times as long as the bytes or more, and the cache of a single key head is still a small one at 131,072.
 #
-# And `flash_attention` is the slowest of the four: with 32 heads of keys several times slower than *naive* attention,
-# with one head dozens of times. Its time does not depend on the heads of keys at all. There are 32 programs in each
+# And `flash_attention` is the slowest of the four: with 32 key heads several times slower than *naive* attention,
+# with one about thirty times. Its time does not depend on the key heads at all. There are 32 programs in each
 # case, each of which walks through all of the keys by itself, and most of the GPU stands by. Bytes are not its limit.
-# Naive attention comes near to the prediction where the cache is largest. With 8 heads of keys it needs more than twice
-# the time of the bytes. Six per cent more of them are no reason for that, and these times do not give one.
+# Naive attention comes near to the prediction where the cache is largest. With 8 key heads it needs more than twice the
+# time of the bytes. Six per cent more bytes are no reason for that, and these times do not give one.
 #
 # A whole model has many layers, a GPU only so much memory, and users come in numbers. The picture opens at Llama-3-8B
 # with 131,072 tokens. Before you move anything: its weights, 8 billion in 16 bits, are 16 GB and are read for each
-# token, too. At which batch does the cache matter more than the weights? (The weights are read once for the whole
+# token, too. **At which batch does the cache matter more than the weights?** (The weights are read once for the whole
 # batch. The caches are not shared.)
 
 # %%
 demos.kv_cache("Llama-3-8B", "H200", n)
 
 # %% [markdown]
-# At a batch of 1, at this length. That is why long contexts are expensive to serve, however fast the kernels are.
+# At a batch of 1 already, at this length: the cache is 17.2 GB. That is why long contexts are expensive to serve,
+# however fast the kernels are.
 #
 # What can be repaired in the kernel, the number of its programs, chapter 8 repairs, with the merge of chapter 2.
 #
@@ -410,11 +408,14 @@ demos.kv_cache("Llama-3-8B", "H200", n)
 # One might hope that the compiler sees the zeros. Without a GPU we can look at what it makes (the cell needs Triton):
 
 # %%
-for head_dim in (64, 72, 96, 128) if TRITON else ():
-    made = compiled.forward(90, head_dim)
-    tile, name = made.constants, made.matrix_instruction
-    print(f"D = {head_dim:3}: tiles {tile['BLOCK_Q']} x {tile['BLOCK_K']}, padded to {tile['BLOCK_D']:3}, "
-          f"{made.counts[name]} {name}, {made.shared_bytes:,} bytes of shared memory")
+if importlib.util.find_spec("triton") is not None:
+    from flashedu.kernels import compiled
+
+    for head_dim in (64, 72, 96, 128):
+        made = compiled.forward(90, head_dim)
+        tile, name = made.constants, made.matrix_instruction
+        print(f"D = {head_dim:3}: tiles {tile['BLOCK_Q']} x {tile['BLOCK_K']}, padded to {tile['BLOCK_D']:3}, "
+              f"{made.counts[name]} {name}, {made.shared_bytes:,} bytes of shared memory")
 
 # %% [markdown]
 # The same tiles, the same number of instructions, the same shared memory for 72, 96 and 128. The masks of the loads know
@@ -452,13 +453,13 @@ print(f"72 = 64 + 8, padded to 64 + 16 in two tiles: {(64 + 16) / 72:.2f} times"
 # a model, choose 64 or 128, and you will never meet this.
 #
 # Now the measurement, on an H200: 4 sequences of 4,096 tokens, 16 heads, head dimensions from 40 to 256. The prediction
-# for our kernels has no free number: any head dimension takes as long as the next power of two. **Will it hold forward
+# for our kernels has no free parameter: any head dimension takes as long as the next power of two. **Will it hold forward
 # and backward, and for a dimension such as 50? And torch's backends: where are their steps, and what do they refuse?**
 
 # %%
 dims = {(row["direction"], row["contender"], row["head_dim"]): row for row in load("h200_head_dims")["rows"]}
 measured_dims = sorted({head_dim for _, _, head_dim in dims})
-names = {"flash": "flash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "efficient": "efficient"}
+names = {"flash": "flash", "fa2": "FlashAttention-2", "cudnn": "cuDNN", "efficient": "memory-efficient"}
 
 
 def head_times(way):
@@ -494,10 +495,10 @@ for name, label in names.items():
     print(f"{label}: " + (f"refuses {', '.join(map(str, refused))}: {reason.strip()}" if refused else "runs all of them"))
 
 # %% [markdown]
-# A staircase, as predicted, with rough treads. 72 takes what 128 takes, and so does every other multiple of 16, within
-# about a tenth. Some of the odd multiples of 8 take about a fifth more, and so does 100. At 50 it is half as much again,
-# or worse: its rows begin at multiples of 4 bytes and no more, so that loads have to be narrow, which is probably the
-# reason. That price was not in the products.
+# A staircase, as predicted, with rough treads. 72 takes what 128 takes, and every multiple of 16 what the next power of
+# two takes, within about a tenth. Some of the other multiples of 8 take about a fifth more, and so does 100. 50 takes
+# more than one and a half times the prediction: its rows begin at multiples of 4 bytes and no more, so that loads have
+# to be narrow, which is probably the reason. That price was not in the products.
 #
 # Nor was the height of the last step. Backward, from 128 to 144, our kernels take three times as long, not twice. For
 # 256 they need smaller tiles, or tiles that are not loaded ahead (`flashedu/kernels/tiles.py`), which is probably the
@@ -538,8 +539,9 @@ for name, label in names.items():
 
 # %% [markdown]
 # To compare them, give each the same work. With 272 tokens and $D = 32$, linear attention needs about an eighth of the
-# FLOPs. A window of 16 either way needs as many, and so do 32 means. All of them are fused, so all move the same bytes
-# at best: q, k and v once, and the output. **Which of the three saves HBM traffic, compared with flash attention?**
+# FLOPs. A window of 16 either way needs as many, and so do 32 means. Suppose that each is one fused kernel, so that all
+# move the same bytes at best: q, k and v once, and the output. **Which of the three saves HBM traffic, compared with
+# flash attention?**
 
 # %%
 n, d = 272, 32
@@ -596,10 +598,10 @@ table(["", "", "error / bound", "relative error"], rows)
 # place that is out of sight. A method is right for a head if the head happens to be made that way. Everywhere else the
 # mean value, which looks at nothing, is not beaten by much, and by the window not at all.
 #
-# Was it the dial? Turn it: more neighbours, more means. For comparison there is one more curve. The best that *any*
+# Were 16 neighbours and 32 means too few? Take more. For comparison there is one more curve. The best that *any*
 # matrix of rank $r$ can do in the place of P is known, by its singular values (the theorem of Eckart and Young, for the
 # error of P). Nobody can compute it without computing P first, so it is no method, but it says what low rank could do
-# if one knew everything. Where do the curves reach the error of flash attention?
+# if one knew everything. **Where do the curves reach the error of flash attention?**
 
 # %%
 def turned(q, k, v):
@@ -652,7 +654,7 @@ less = cost.attention_flops(n, n, d) / cost.linear_flops(n, d)
 print(f"a prompt of that length: linear attention needs 1/{less:,.0f} of the FLOPs")
 
 # %% [markdown]
-# That is the honest form of the bargain. Against naive attention, approximations seemed to buy memory and speed at
+# Against naive attention, approximations seemed to buy memory and speed at
 # any length. Against flash attention they buy nothing at lengths where attention is a small share, and none of a prompt's
 # HBM traffic at any length. Where the quadratic term owns the budget, or the cache fills the GPU, they buy a great deal,
 # and the price is another function, to which a model has to be trained.

@@ -5,12 +5,6 @@
 # cache of 32,768 tokens, say, on an H200 with 132 multiprocessors. The kernel of chapter 4 gives a tile of queries of
 # one head to a program, and the program walks over the keys. There is one tile now, with one query in it.
 # **How much of the GPU works?**
-#
-# Chapter 2 found a way out before there was a problem. The keys may be cut anywhere and given to anyone, and the
-# states $(m, l, o)$ of the pieces are merged in any order. So cut the keys of each key head into parts, with a program
-# for each. The table cuts one layer of Llama-3-8B (8 key heads, each asked by 4 query heads) into 1 to 1,024 parts. Time
-# comes from a model that is explained below; the error is real, of the cut attention in NumPy. **With how many parts is
-# it fastest, and what does the error do if nobody sees more than 32 keys?**
 
 # %%
 import os
@@ -18,7 +12,6 @@ import os
 # Small products, and one core is fastest. NumPy reads this when it is loaded.
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", VECLIB_MAXIMUM_THREADS="1")
 
-# %%
 import functools
 import math
 import time
@@ -35,12 +28,12 @@ from flashedu.gradient_bounds import gradient_bounds
 from flashedu.hardware import gpu
 from flashedu.kernels import DEVICE
 from flashedu.processes import run
-
-# %%
 from flashedu.reference import attention_state, chunked_prefill, merge_states, split_kv_attention
 from flashedu.reference.caches import paged_attention, shared_prefix_attention
 from flashedu.results import load
 from flashedu.ring import EMPTY, merge, ring_attention, shard, unshard
+
+# %%
 from flashedu.viz.curves import duration, size
 from flashedu.viz.decode import bandwidth
 from flashedu.viz.ring import ring_drawing
@@ -57,6 +50,14 @@ if DEVICE is not None:  # after flashedu.kernels, which decides where kernels ru
     from flashedu.kernels.memory import store_tile
     from flashedu.kernels.tiles import DECODE, padded, pick, precision
 
+# %% [markdown]
+# Chapter 2 found a way out before there was a problem. The keys may be cut anywhere and given to anyone, and the states
+# $(m, l, o)$ of the pieces are merged in any order. So cut the keys of each key head into parts, with a program for
+# each, which serves all query heads that share those keys. The table cuts one layer of Llama-3-8B (8 key heads, each
+# asked by 4 query heads) into 1 to 1,024 parts. Time comes from a model that is explained below; the error is real, of
+# the cut attention in NumPy. **With how many parts is it fastest, and what does the error do if nobody sees more than
+# 32 keys?**
+
 # %%
 h200, n, heads, kv_heads, d, block_k = gpu("H200"), 32_768, 32, 8, 128, 64
 least_s = cost.kv_cache_bytes(n, 1, kv_heads, d, itemsize=2) / h200.hbm_bytes_per_s
@@ -71,11 +72,11 @@ for splits in (1, 2, 8, 16, 33, 34, 128, 1024):
 table(["parts", "programs", "keys of a part", "predicted time", "of the bandwidth", "error / bound"], rows)
 
 # %% [markdown]
-# Uncut, says the model, the GPU reads at a small fraction of its bandwidth: it has eight programs and nothing else to do.
-# Cut into 16 parts it is many times faster, and twice as many parts gain hardly more. A 34th part costs time, and with
-# a thousand it is slow again; that will have to be explained. And look at the last column. The answer of a thousand
-# strangers who have seen 32 keys each is as good as the answer of one who has seen them all. Neither uses more than a
-# trace of what rounding allows.
+# Uncut, says the model, the GPU reads at a small fraction of its bandwidth: it has eight programs, one for each key
+# head, and nothing else to do. Cut into 16 parts it is many times faster, and 33 parts gain hardly more. A 34th part
+# costs time, and with a thousand it is slow again; that will have to be explained. And look at the last column. The
+# answer of a thousand strangers who have seen 32 keys each is as good as the answer of one who has seen them all.
+# Neither uses more than a trace of what rounding allows.
 #
 # This chapter cuts attention over programs, over devices, and over whatever else holds keys in several places, and
 # there is nothing new to be learnt for it. The merge is that of chapter 2 each time. What differs is what decides
@@ -89,8 +90,8 @@ table(["parts", "programs", "keys of a part", "predicted time", "of the bandwidt
 # has room for: the tiles that its shared memory holds. Whoever wants the full stream must have loads under way from
 # *all* multiprocessors, at all times.
 #
-# So count programs. Which of these workloads fill an H200? Take tiles of 128 queries, as in chapter 4, and one program
-# on a multiprocessor at a time.
+# So count programs. Which of these workloads fill an H200? Take tiles of 128 queries, as in chapter 4, and, for now, one
+# program on a multiprocessor at a time.
 
 # %%
 rows = []
@@ -131,7 +132,7 @@ print(f"PROGRAMS = {PROGRAMS}: {PROGRAMS * h200.sms} places; START = {START}, ME
 
 # %% [markdown]
 # Move the sliders. **From which number of parts on does the curve rise no more, and why there? With 8,192 tokens in the
-# cache, where does it break? What do the breaks become when the batch has 16 sequences? And with 1,024 tokens, is any
+# cache, where does it break? How many parts are best for a batch of 16 such sequences? And with 1,024 tokens, is any
 # number of parts good?**
 
 # %%
@@ -139,7 +140,7 @@ demos.splits()
 
 # %% [markdown]
 # With 16 parts, 8 heads make 128 programs, nearly one for each multiprocessor, and that nearly keeps the memory at work.
-# A few parts more, and it is at work from the first tile to the last. No cut can do better.
+# With 17 it is at work from the first tile to the last, and no cut can do better.
 #
 # With 33 parts there are 264 programs, one for every place. With 34 there are eight more, and everybody waits for those
 # eight to read their part in a second wave. It is the last wave of chapter 6 again. With a long cache this is hardly
@@ -148,8 +149,8 @@ demos.splits()
 # takes to begin and to end.
 #
 # With 16 sequences the heads alone make a program for nearly each multiprocessor. Up to 8,192 tokens a cut gains less
-# than the merge costs. With 1,024 tokens and one sequence each head has so few tiles that even at the best number of
-# parts nearly all of the time is beginning, ending and merging.
+# than the merge costs, and one part is best. With 1,024 tokens and one sequence each head has so few tiles that even at
+# the best number of parts nearly all of the time is beginning, ending and merging.
 #
 # `splits_for` in `flashedu/kernels/decode.py` is this model, minimised. It runs on the CPU before each launch, so its
 # answers are kept.
@@ -184,10 +185,14 @@ for m, splits in zip(lengths[::2] + lengths[-1:], chosen[::2] + chosen[-1:]):
 table(["tokens", "parts", "cache", "states, written and read", "of the cache"], rows)
 
 # %% [markdown]
+# Next to nothing where the cache is long. Where it is short the share is larger, but there bytes are not what takes the
+# time.
+#
 # ## Two kernels
 #
-# Now read the kernel. Its loop is `attend` of chapter 4, unchanged. Look for the lines that are about parts, and for
-# those that are about grouped queries. What is stored by a part that has no key at all?
+# Now read the kernel. (To run it needs Triton, as in chapter 4.) Its loop is `attend` of chapter 4, unchanged. Look for
+# the lines that are about parts, and for those that are about grouped queries. What is stored by a part that has no key
+# at all?
 
 # %%
 # include: flashedu.kernels.decode:decode_kernel
@@ -199,10 +204,10 @@ table(["tokens", "parts", "cache", "states, written and read", "of the cache"], 
 # `rows % n_q`.
 #
 # What is stored is not quite $(m, l, o)$. The kernel divides $o$ by $l$ and stores the row's $\text{lse} = m + \ln l$,
-# just as if its part were all there is. Nothing is lost. The state $(\text{lse}, 1, o / l)$ stands for the same sums as
-# $(m, l, o)$: in the scientific notation of chapter 2 it is the same number with another exponent. So the output of
-# *any* attention kernel that returns its lse is a state that can be merged. A part without a key has $o = 0$ and lse
-# $-\infty$, the empty state.
+# just as if its part were all there is. (In the code $m$ counts powers of two, as in chapter 4.) Nothing is lost. The
+# state $(\text{lse}, 1, o / l)$ stands for the same sums as $(m, l, o)$: in the scientific notation of chapter 2 it is
+# the same number with another exponent. So the output of *any* attention kernel that returns its lse is a state that
+# can be merged. A part without a key has $o = 0$ and lse $-\infty$, the empty state.
 #
 # The second kernel merges the parts of one row, up to 64 at a time. It is online softmax once more, and its "keys" are
 # parts: `lse` are the scores, and `o` are the values.
@@ -297,10 +302,10 @@ for name in ("decode", "one_part", "torch", "cudnn", "fa2", "naive"):
 # longest it is too careful. With 16 sequences it is too hopeful about one part. Whether cutting helps there in spite of
 # the model was not measured; cuDNN shows that there was something to gain at 4,096 tokens.
 #
-# Nobody leaves the keys in one piece. FlashAttention-2's kernel has *splitkv* in its name and is followed by one that
-# combines, and cuDNN's, with nearly as many programs as ours, by one that reduces. Left to itself torch takes cuDNN
-# here. Our kernel is behind it by some per cent with one sequence, and by more with 16; both are ahead of
-# FlashAttention-2 in every row.
+# Torch's kernels do not leave the keys in one piece either. FlashAttention-2's kernel has *splitkv* in its name and is
+# followed by one that combines, and cuDNN's, with nearly as many programs as ours, by one that reduces. Left to itself
+# torch takes cuDNN here. Our kernel is behind it by a few per cent with one sequence, and by more with 16; both are
+# ahead of FlashAttention-2 in every row.
 #
 # And with one sequence naive attention beats the uncut kernel at every length. S and P, which make it slow elsewhere,
 # have one row for each query head here. Its first product has as many programs as there are multiprocessors, so the
@@ -328,7 +333,7 @@ for parts, row in tried:
 table(["parts", "programs", "waves", "in the last wave", "time", "spread of the rounds", "of a copy", "model"], rows)
 
 # %% [markdown]
-# Up to 16 parts the model is right to some per cent, also where it surprises: 128 programs, fewer than there are
+# Up to 16 parts the model is right within a few per cent, also where it surprises: 128 programs, fewer than there are
 # multiprocessors, read at more than nine tenths of a copy's rate. Beyond, the number does matter. With 64 parts the step
 # takes nearly a fifth longer than with 32, and the rounds differ by far less. Waves are not the reason: 48 parts leave
 # half of their last wave empty and do well, and 64 nearly fill it. What the reason is, these times do not tell.
@@ -362,7 +367,8 @@ for name, (q, k, v) in cases.items():
     bound, _ = attention_bounds(q, k, v, block_k=64)
     found = merges([attention_state(q, k[keys], v[keys]) for keys in np.array_split(np.arange(len(k)), 4)])
     off = {w: np.linalg.norm(o - bound.exact) / np.linalg.norm(bound.exact) for w, o in found.items()}
-    rows.append((name, *(f"{off[w]:.1e} ({bound.ratio(o):.2g})" for w, o in found.items())))
+    ratios = {w: bound.ratio(o) for w, o in found.items()}
+    rows.append((name, *(f"{off[w]:.1e} ({f'{ratio:,.0f}' if ratio > 1 else f'{ratio:.3f}'})" for w, ratio in ratios.items())))
 table(["relative error (error / bound)", *(f"weights {w}" for w in found)], rows)
 
 # %% [markdown]
@@ -383,9 +389,10 @@ for layers in (1, 32):
           f"forward and backward, causal, at its peak rate: {seconds:,.0f} s")
 
 # %% [markdown]
-# One GPU has neither the memory nor the time for it. So every process of a group keeps a run of the sequence, its
-# *shard*, from the first layer to the last. All layers but attention work on tokens one by one and need nobody else. For
-# attention each query must meet all keys, and those are everywhere.
+# One GPU has neither the memory nor the time for it. So there is a group of processes, each with a device and a number,
+# its *rank*, and every process keeps a run of the sequence, its *shard*, from the first layer to the last. All layers
+# but attention work on tokens one by one and need nobody else. For attention each query must meet all keys, and those
+# are everywhere.
 #
 # *Ring attention* (Liu et al. 2023) lets the queries stay and the keys travel. In each step a process computes attention
 # of its queries over the keys that are visiting, merges the result with what it has, and sends the keys on to its
@@ -399,9 +406,9 @@ for layers in (1, 32):
 
 # %% [markdown]
 # With a causal mask there is a catch, in how the sequence is cut. Queries at its end see all keys, and those at its
-# beginning hardly any. The picture has four processes and eight *chunks* of the sequence. On the left each process
-# gets two chunks that are neighbours. On the right process $r$ gets chunks $r$ and $7 - r$. **Before you look at the
-# bold numbers: in every step all wait for the busiest. How long do the four steps last in each way, in units of a
+# beginning hardly any. The picture has four processes and eight *chunks* of the sequence. On the left each process gets
+# two chunks that are neighbours. On the right the process of rank $r$ gets chunks $r$ and $7 - r$. **Before you look at
+# the bold numbers: in every step all wait for the busiest. How long do the four steps last in each way, in units of a
 # full square of chunk by chunk?**
 
 # %%
@@ -409,7 +416,8 @@ ring_drawing({"equal runs": [(2 * r, 2 * r + 1) for r in range(4)], "zigzag": [(
 
 # %% [markdown]
 # In equal runs rank 0 is done after the first step, and the last rank works at full load to the end: the mask saves work
-# and hardly any time. In the zigzag every process has half of its square in every step, whichever keys visit. In code:
+# and hardly any time. In the zigzag every process has half of its square in every step, whichever keys visit. In code,
+# `shard` cuts the sequence, and `visible` says which half of the square is needed:
 
 # %%
 # include: flashedu.ring:shard
@@ -446,10 +454,11 @@ table(["", "processes", "busiest / fair", "time / fair"], sorted(rows, key=lambd
 #
 # ## The ring
 #
-# Both passes are one class. `ring.around` yields the shards of keys, one after the other, and lets them travel while the
-# body of the loop computes. Read the forward pass first, whose loop has three lines. In the backward pass keys come
-# round a second time, and their gradients travel with them: at each stop a process adds its part, and after the last
-# step they are home.
+# Both passes are one class. `ring.around` yields the shards of keys, one after the other, and lets them travel while
+# the body of the loop computes. `passes` are attention on one device, forward and backward, by the functions of the
+# earlier chapters, and `_zeros` holds sums, in float32. Read the forward pass first, whose loop has three lines. In the
+# backward pass keys come round a second time, and their gradients travel with them: at each stop a process adds its
+# part, and after the last step they are home.
 
 # %%
 # include: flashedu.ring:RingAttention
@@ -497,11 +506,11 @@ table(["processes", "mask", "rows of each", *(f"{x}: error / bound" for x in ("o
 #
 # ## What travels, and what hides it
 #
-# A step sends the keys and values of one shard, $n = N/P$ tokens, and computes the scores of $n$ queries with $n$
-# keys, half of them under a mask. Bytes grow with $n$ and operations with $n^2$. So if a shard is long enough, the
-# message has arrived before the step is over, and costs nothing. **How long is long enough, between GPUs of one
-# machine, and between machines?** Take matrix products at the data sheet's rate: real ones are slower, which is easier
-# for the message. The links' rates are from data sheets as well, for one direction.
+# A step sends the keys and values of one shard, $n = N/G$ tokens of $G$ GPUs, and computes the scores of $n$ queries
+# with $n$ keys, half of them under a mask. Bytes grow with $n$ and operations with $n^2$. So if a shard is long enough,
+# the message has arrived before the step is over, and costs nothing. **How long is long enough, between GPUs of one
+# machine, at 450 GB/s, and between machines, at 50?** Take matrix products at the data sheet's rate: real ones are
+# slower, which is easier for the message. The links' rates are from data sheets as well, for one direction.
 
 # %%
 links = {"NVLink, in an H200 machine": 450e9, "PCIe 5.0, 16 lanes": 64e9, "InfiniBand NDR, 400 Gbit/s": 50e9}  # bytes/s
@@ -519,15 +528,15 @@ table(["", "one direction", "tokens that hide it, forward", "backward", "GPUs at
 # condition is a ridge, like chapter 1's, with the link in the place of HBM,
 # $n \ge 2\,\frac{H_{kv}}{H}\,\frac{\text{FLOP/s}}{\text{link's bytes/s}}$, and the head dimension is not in it.
 #
-# Adding GPUs makes shards shorter. The operations of each go down with $P$, and the bytes do not: nearly all keys pass
-# through every process, whatever $P$ is. So at a given $N$ there is a number of GPUs beyond which the ring waits for its
+# Adding GPUs makes shards shorter. The operations of each go down with $G$, and the bytes do not: nearly all keys pass
+# through every process, whatever $G$ is. So at a given $N$ there is a number of GPUs beyond which the ring waits for its
 # messages, and the last two columns are that number. (An H200 machine has at most eight GPUs. Between them the messages
 # are hidden at both lengths; it is the links between machines that set the limit.)
 #
-# What do two H200s of one host make of it? `h200_ring.json` has causal attention of a long sequence on one GPU, and in a
-# ring of two. Two more rings tell what the messages cost: one that waits for each message before it computes, and one
-# that sends none, and whose answer is wrong. **How many times as fast are two GPUs? And what is missing to twice as fast,
-# is that the messages?**
+# What do two H200s of one host make of it, with eighteen links of NVLink between them (NV18)? `h200_ring.json` has
+# causal attention of a long sequence on one GPU, and in a ring of two. Two more rings tell what the messages cost: one
+# that waits for each message before it computes, and one that sends none, and whose answer is wrong. **How many times
+# as fast are two GPUs? And what is missing to twice as fast, is that the messages?**
 
 # %%
 measured = load("h200_ring")
@@ -569,7 +578,7 @@ print(f"at that rate {hidden:,} tokens would hide a message; a shard has {first[
 # With many devices one of them will fail, and a ring has the unpleasant property that everybody waits for everybody. A
 # program that hangs costs more than one that stops, as nobody notices. So `ring_attention` has a time limit for each
 # message, and its error names both neighbours, since it may be either that is lost. In the next cell rank 2 of 4 leaves
-# without a word after the first call, and then, in a second group, falls asleep. **What do the other three say, and
+# without a word after the first call, and then, in a second group, falls asleep. **What do its neighbours say, and
 # what does rank 0 say, which has no dealings with rank 2?**
 
 # %%
@@ -588,10 +597,10 @@ for what, leave in (("gone", lambda: os._exit(1)), ("asleep", lambda: time.sleep
         print(f"rank 2 is {what}, rank {rank}: {words}\n")
 
 # %% [markdown]
-# Ranks 1 and 3 are its neighbours and lose it directly. Rank 0 loses *them*, since who gives up leaves the group, or its
-# own time is up first. So the news goes round the ring, and after seconds all processes have stopped with a sentence, also
-# the one that was asleep and comes back to a group that is no more. Whatever runs the job can start it again from its
-# last checkpoint.
+# Ranks 1 and 3 are its neighbours and lose it directly. Rank 0 loses *them*, since who gives up leaves the group, or
+# its own time is up first. So the news goes round the ring, and after seconds all processes that are left have stopped
+# with a sentence, also the one that was asleep and comes back to a group that is no more. Whatever runs the job can
+# start it again from its last checkpoint.
 #
 # ## Three more places
 #
@@ -641,8 +650,8 @@ print(f"FLOP for each byte of the prefix: {intensity[0]:.1f} for one sequence, {
 # ### A prompt in chunks
 #
 # A long prompt keeps a GPU busy for seconds, in which nobody else's tokens are written. So servers cut prompts into
-# chunks and do one at a time, between the steps of others. A chunk's queries see the cache, all of it, and their own chunk
-# under a mask.
+# chunks and do one at a time, between the steps of others. A chunk's queries see the cache, all of it, and their own
+# chunk under a mask.
 
 # %%
 # include: flashedu.reference.caches:chunked_prefill

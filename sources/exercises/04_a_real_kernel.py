@@ -77,8 +77,11 @@ check(triton_softmax).score
 # 4. Walk over the keys. The scores are `tl.dot(q, tl.trans(k), input_precision="ieee")`, in base 2 once they
 #    are multiplied by `scale_log2`. Keys past `n_k` and keys that the causal mask hides get $-\infty$. Then the
 #    update of chapter 2, with `exp2` and with its guard: a row may not have seen any key yet.
-# 5. Store `acc / l` and lse, which is a *natural* logarithm, with float32 `LN2` $= \ln 2$ at hand. A row that sees no
+# 5. Store `acc / l` and lse, which is a *natural* logarithm; `LN2` in the cell below is $\ln 2$. A row that sees no
 #    key has output 0 and lse $-\infty$.
+#
+# The launcher passes on $\log_2 e / \sqrt D$ as `scale_log2`, and as `BLOCK_D` the width of a tile: D, rounded up to a
+# power of two that is at least 16.
 #
 # With `causal=True` query `i` sees key `j` when `j <= i + Nk - Nq`, and the walk should end where no row of
 # the tile sees any further key.

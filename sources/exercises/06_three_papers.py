@@ -15,7 +15,7 @@ from flashedu.machine import Machine
 #
 # In chapter 3 a tile of queries stayed in SRAM while all the keys passed by. Version 1 did it the other way round: a
 # tile of keys and values is loaded once, and all the tiles of queries visit it. When the next tile of keys comes,
-# the queries have to go on where they stopped. So every row leaves its state $(m, \ell, o)$ in HBM, and fetches it
+# the queries have to go on where they stopped. So every row leaves its state $(m, l, o)$ in HBM, and fetches it
 # again for each tile of keys.
 #
 # The machine is that of the third exercise of chapter 3. Its HBM holds `q`, `k`, `v`, and for every row `o`, `m`,
@@ -23,10 +23,10 @@ from flashedu.machine import Machine
 # every tile of keys: it is attention over the keys seen so far, divided by their sum. To go on from there, undo the
 # division first:
 #
-# $$m' = \max(m, \max_j s_j), \qquad \ell' = \ell\, e^{m - m'} + \sum_j e^{s_j - m'}, \qquad
-# o' = \frac{\ell\, e^{m - m'}\, o + \sum_j e^{s_j - m'} v_j}{\ell'}.$$
+# $$m' = \max(m, \max_j s_j), \qquad l' = l\, e^{m - m'} + \sum_j e^{s_j - m'}, \qquad
+# o' = \frac{l\, e^{m - m'}\, o + \sum_j e^{s_j - m'} v_j}{l'}.$$
 #
-# Store `lse`, which is $m + \ln \ell$, once, with the last tile of keys. There is no mask.
+# Store `lse`, which is $m + \ln l$, once, with the last tile of keys. There is no mask.
 #
 # The grade has the same three parts as in chapter 3. `o` and `lse` must be exact, to within rounding. SRAM must not
 # overflow, and it must be used. And the bytes must lie in a range. The most that is allowed is what the paper's
@@ -73,13 +73,13 @@ for d in (64, 128):
 #
 # ## 2. As seldom as possible: `lazy_attention`
 #
-# When a row's maximum rises, online softmax multiplies $\ell$ and all of $o$ by $e^{m - m'}$. On a GPU that is a
+# When a row's maximum rises, online softmax multiplies $l$ and all of $o$ by $e^{m - m'}$. On a GPU that is a
 # product for every element of the output tile, none of it on the tensor cores, and most of the time the maximum rises
-# by very little. Is it necessary? $\ell$ and $o$ are sums of $e^{s - m}$. The result $o / \ell$ is right for *any* $m$, as
+# by very little. Is it necessary? $l$ and $o$ are sums of $e^{s - m}$. The result $o / l$ is right for *any* $m$, as
 # long as both sums have the same and nothing overflows. The maximum is only the safest choice.
 #
 # So let $m$ be a *reference*. In each block, compare the block's maximum with it, row by row. Where it exceeds the
-# reference by more than `threshold`, the reference becomes the block's maximum, and $\ell$ and $o$ are rescaled.
+# reference by more than `threshold`, the reference becomes the block's maximum, and $l$ and $o$ are rescaled.
 # Elsewhere nothing is rescaled, and some $e^{s - m}$ may be as large as $e^{\text{threshold}}$. The threshold is in natural
 # log units, those of the scores.
 #

@@ -1,4 +1,5 @@
 """Progress is kept beside the exercises, survives damage, and never records a chapter's or a solution's checks."""
+import contextlib
 import json
 
 import pytest
@@ -47,6 +48,20 @@ def test_other_folders_record_nothing(tmp_path, monkeypatch):
         monkeypatch.chdir(folder)
         check(stable_softmax)
         assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_write_that_stops_leaves_the_old_file_alone(exercises, monkeypatch, error):
+    check(merge_states)
+    before = (exercises / "progress.json").read_text()
+
+    def stops(*_):
+        raise error
+
+    monkeypatch.setattr(type(exercises), "replace", stops)
+    with contextlib.suppress(KeyboardInterrupt):
+        check(stable_softmax)
+    assert [path.name for path in exercises.iterdir()] == ["progress.json"] and (exercises / "progress.json").read_text() == before
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"stable_softmax": 3}', "\x00", '{"merge_states": {"best": null}}'])

@@ -449,6 +449,30 @@ def test_names_are_true(exercise, fn, slug):
     assert judge(fn, exercise).mistake == slug
 
 
+@pytest.mark.parametrize(
+    "wrong, advice",
+    [
+        (lambda m, l, scores: (max(scores, 0), l), "wants one True or False"),
+        (lambda m, l, scores: (np.max(m, scores.max(axis=1)), l), "np.max(a, b) takes b for the axis"),
+        (lambda m, l, scores: (m, scores[:, :0].max(axis=1)), "takes the maximum of nothing"),
+        (lambda m, l, scores: (m, scores @ scores), "as many columns in A as there are rows in B"),
+    ],
+)
+def test_an_exception_that_says_little_is_explained(wrong, advice):
+    verdict = judge(wrong, "update_normalizer")
+    assert verdict.state == "error" and advice in verdict.message
+
+
+def test_what_was_returned_but_never_stored_is_told():
+    verdict = judge(lambda machine, block_q, block_k, causal: (machine.shape("o"), machine.shape("lse")), "tiled_on_machine")
+    assert "o was never stored in HBM: machine.store does that" in verdict.message and verdict.mistake is None
+
+
+def test_a_result_in_float32_is_not_blamed_on_float64_constants():
+    verdict = judge(lambda x: softmax(x).astype(np.float32), "stable_softmax")
+    assert verdict.failed == "dtype" and "np.sqrt" not in verdict.message
+
+
 def test_torch_inside_after_torch_outside():
     torch = pytest.importorskip("torch")
     x = torch.randn(800, 800)

@@ -1,4 +1,10 @@
 """Every mistake is rejected by its own check and called by its name; every right answer passes; every stub is a stub."""
+import functools
+import importlib.util
+import signal
+import subprocess
+import sys
+
 import pytest
 import right_answers_chapter_5  # noqa: F401, adds to RIGHT
 import right_answers_chapter_6  # noqa: F401
@@ -70,6 +76,25 @@ def test_kill_matrix_prints_every_mistake_and_counts_gaps(monkeypatch):
     monkeypatch.setitem(MISTAKES, "merge_states", (harmless,))
     assert kill_matrix(["merge_states"], lines.append) == 1
     assert "gaps: merge_states/harmless" in lines[-1]
+
+
+def test_without_triton_its_exercises_say_why_they_are_left_out(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in ("torch", "triton") else find_spec(name, *rest))
+    lines = []
+    assert kill_matrix(["triton_softmax", "naive_traffic"], lines.append) == 0
+    assert "because PyTorch and Triton are not installed here" in lines[0] and "On Linux they come with the course." in lines[0]
+    assert lines[-1] == f"\n{len(MISTAKES['naive_traffic'])} mistakes, exercises: 1; no gap"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal of Ctrl-C is Linux's")
+def test_an_interrupted_command_says_so_in_a_word():
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # also where the tests themselves run in the background
+    command = [sys.executable, "-u", "-m", "flashedu", "zoo", "merge_states", *EXERCISES]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    process.stdout.readline(), process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "Interrupted.\n" and process.returncode == 1
 
 
 def test_unknown_exercise_is_refused():

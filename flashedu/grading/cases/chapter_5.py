@@ -43,7 +43,7 @@ CASES = {
             ("causal, unequal tiles", size(8, 8, 4, kind="random", block_q=4, block_k=2, causal=True)),
             ("causal, unequal tiles", size(9, 9, 4, kind="random", block_q=2, block_k=4, causal=True)),
             ("causal, rising", size(6, 6, 4, kind="rising", block_q=2, block_k=3, causal=True)),
-            ("very low logits", size(4, 6, 2, kind="low", block_q=2, block_k=2, causal=True)),
+            ("very low logits", size(6, 6, 2, kind="low", block_q=2, block_k=2, causal=True)),
             ("causal, more keys", size(3, 8, 4, kind="random", block_q=2, block_k=3, causal=True)),
             ("causal, more keys", size(8, 13, 4, kind="random", block_q=2, block_k=3, causal=True)),
             ("causal, more keys", size(5, 11, 4, kind="random", block_q=3, block_k=2, causal=True)),

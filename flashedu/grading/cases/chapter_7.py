@@ -21,7 +21,7 @@ CASES = {
         ("several heads", (8, 3, 5, 4, 1)),
         ("bytes, not elements", (8, 3, 2, 4, 3)),
         ("a real model", (8192, 32, 8, 128, 2)),
-        ("a million tokens", (1_000_000, 80, 8, 128, 2)),
+        ("a million tokens", (1_000_001, 126, 8, 128, 2)),
     ),
     "attention_flop_share": number_cases(
         "n hidden ffn heads kv_heads head_dim",

@@ -3,13 +3,15 @@
 WEIGHTS = "w_a, w_b = np.exp(m_a - safe), np.exp(m_b - safe)"
 WEIGHTED = "w_a[:, None] * o_a + w_b[:, None] * o_b"
 RUNNING = "np.maximum(m, s.max(axis=1))"
+OWN_MAXIMUM = "The block's exponentials were taken under the block's own maximum. All belong under the new running one, m_new."
 KEEP_SUM, KEEP_OUTPUT = ("l * alpha", "l"), ("o * alpha[:, None]", "o")
 
 ROWS = {
     "update_normalizer": (
-        ("no-rescale", "rising maxima", "The old sum was taken under the old maximum; multiply it by exp(m_old - m_new) before adding.", ("l * np.exp(m - safe)", "l")),
+        ("no-rescale", "rising maxima", "The old sum was taken under the old maximum; multiply it by exp(m_old - m_new) before adding, and before m is overwritten.", ("l * np.exp(m - safe)", "l")),
         ("rescale-inverted", "rising maxima", "The factor is upside down: it is exp(m_old - m_new), at most 1.", ("np.exp(m - safe)", "np.exp(safe - m)")),
         ("stale-maximum", "rising maxima", "The block's exponentials were taken under the old maximum; use the new one.", ("l * np.exp(m - safe)", "l"), ("scores - safe[:, None]", "scores - m[:, None]")),
+        ("under-its-own-maximum", "falling maxima", OWN_MAXIMUM, ("scores - safe[:, None]", "scores - np.where(scores.max(axis=1) == -np.inf, 0, scores.max(axis=1))[:, None]")),
         ("everything-rescaled", "rising maxima", "The new block's sum was rescaled too; only what was summed under the old maximum needs it.",
          ("l * np.exp(m - safe) + np.exp(scores - safe[:, None]).sum(axis=1)", "(l + np.exp(scores - safe[:, None]).sum(axis=1)) * np.exp(m - safe)")),
         ("block-maximum", "falling maxima", "The maximum is that of the block alone; it must never fall: max(m, block).", ("np.maximum(m, scores.max(axis=1))", "scores.max(axis=1)")),
@@ -45,7 +47,7 @@ ROWS = {
         ("float32-inside", "float64", "float64 input was computed in float32: the result keeps only 7 digits.", ("return m, l, o", "return m, l.astype(np.float32).astype(l.dtype), o")),
     ),
     "online_attention": (
-        ("no-rescale", "rising maxima", "When the maximum rises, what was summed under the old one is too large: multiply l and o by exp(m_old - m_new).", KEEP_SUM, KEEP_OUTPUT),
+        ("no-rescale", "rising maxima", "When the maximum rises, what was summed under the old one is too large: multiply l and o by exp(m_old - m_new), before m is overwritten.", KEEP_SUM, KEEP_OUTPUT),
         ("output-not-rescaled", "rising maxima", "The sum l is rescaled, but the output o is not; it follows the same rule.", KEEP_OUTPUT),
         ("sum-not-rescaled", "rising maxima", "The output o is rescaled, but the sum l is not; it follows the same rule.", KEEP_SUM),
         ("rescale-inverted", "rising maxima", "The factor is upside down: it is exp(m_old - m_new), at most 1.", ("np.exp(m - m_new)", "np.exp(m_new - m)")),
@@ -56,21 +58,24 @@ ROWS = {
         ("base-two", "one block", "The exponentials are powers of 2. exp2 needs its argument multiplied by log2(e).", ("np.exp(m - m_new)", "np.exp2(m - m_new)"), ("np.exp(s - m", "np.exp2(s - m")),
         ("stale-maximum", "rising maxima", "The maximum of the first block was kept, and exp overflows when a later block is larger.", (RUNNING, "s.max(axis=1) if start == 0 else m")),
         ("block-maximum", "falling maxima", "The maximum is that of the block alone. When it falls, exp(m_old - m_new) overflows; the running maximum never falls.", (RUNNING, "s.max(axis=1)")),
+        ("under-its-own-maximum", "falling maxima", OWN_MAXIMUM, ("np.exp(s - m_new[:, None])", "np.exp(s - s.max(axis=1)[:, None])")),
         ("maximum-starts-at-0", "very low logits", "The running maximum starts at 0, so when every score is far below 0, exp gives nothing but 0. Start at -inf.", ("np.full(n_q, -np.inf, q.dtype)", "np.zeros(n_q, q.dtype)")),
         ("one-maximum-for-all-rows", "rows far apart", "One maximum was taken for all rows, so rows far below it underflow to 0 / 0. Each row has its own.", ("s.max(axis=1)", "s.max()")),
         ("no-maximum", "overflow", "No maximum is subtracted, so exp overflows.", (RUNNING, "np.zeros_like(m)")),
+        ("maximum-before-scaling", "overflow", "The maximum is that of the scores before they were multiplied by 1/sqrt(D), so it is not theirs. Scale first.", (RUNNING, "np.maximum(m, s.max(axis=1) / scale)")),
         ("averaged-blocks", "several blocks", "Each block got a softmax of its own and the results were averaged. Blocks with small scores then weigh as much as blocks with large ones.",
          (RUNNING, "s.max(axis=1)"), ("l * alpha + p.sum(axis=1)", "l + 1"), ("o * alpha[:, None] + p @ v_j", "o + p @ v_j / p.sum(axis=1)[:, None]")),
         ("summed-blocks", "several blocks", "Each block got a softmax of its own and the results were added, so the weights sum to the number of blocks.",
          (RUNNING, "s.max(axis=1)"), ("l * alpha + p.sum(axis=1)", "np.ones_like(l)"), ("o * alpha[:, None] + p @ v_j", "o + p @ v_j / p.sum(axis=1)[:, None]")),
         ("divided-too-early", "several blocks", "Each block was divided by the sum so far, which is not yet the whole sum. Divide once, at the end.", ("p @ v_j", "p @ v_j / l[:, None]"), ("return o / l[:, None]", "return o")),
+        ("divided-too-early", "several blocks", "Each block was divided by the sum so far, which is not yet the whole sum. Divide once, at the end.", ("o * alpha[:, None] + p @ v_j", "(o * alpha[:, None] + p @ v_j) / l[:, None]"), ("return o / l[:, None]", "return o")),
         ("never-divided", "one block", "The output was never divided by the sum l.", ("return o / l[:, None]", "return o")),
         ("column-missing", "one block", "A result of shape (R,) met an array of two axes: make it a column with [:, None], so that each row gets its own number.", ("o * alpha[:, None]", "o * alpha")),
         ("no-scale", "one block", "The scores are not divided by sqrt(D).", (" * scale", "")),
         ("last-block-dropped", "ragged last block", "When block_size does not divide Nk, the last keys are left out.", ("range(0, n_k, block_size)", "range(0, n_k - block_size + 1, block_size)")),
         ("materialises", "memory", "All the scores, a mask for all of them, or the results of all blocks exist at once. Keep one block at a time.", ("    for start", "    block_size = n_k\n    for start")),
         ("changes-input", "inputs unchanged", "q *= ... works in place and changes the caller's array. Write q = q * ....", ("    m = np.full", "    q *= scale\n    m = np.full"), (" * scale  # (Nq, B)", "")),
-        ("float32-inside", "float64", "float64 input was computed in float32: the result keeps only 7 digits.",
+        ("float32-inside", "float64", "float64 input keeps only 7 digits or so: something was computed in float32, or a small number such as 1e-6 was added to a divisor.",
          ("    m = np.full", "    dtype, q, k, v = q.dtype, *(x.astype(np.float32) for x in (q, k, v))\n    m = np.full"), ("return o / l[:, None]", "return (o / l[:, None]).astype(dtype)")),
     ),
 }

@@ -10,13 +10,17 @@ KEEP_SUM, KEEP_OUTPUT = ("l * alpha", "l"), ("acc * alpha[:, None]", "acc")
 LOAD_KEYS = 'k, v = machine.load("k", j0, j1), machine.load("v", j0, j1)'
 FREE_KEYS = "for tile in (k, v, s):\n                machine.free(tile)"
 
-NO_RESCALE = ("no-rescale", "rising maxima", "When the maximum rises, what was summed under the old one is too large: multiply l and the output by exp(m_old - m_new).")
+NO_RESCALE = ("no-rescale", "rising maxima", "When the maximum rises, what was summed under the old one is too large: multiply l and the output by exp(m_old - m_new), before m is overwritten.")
 TOP_LEFT = ("top-left-causal", "causal, more keys", "The mask is aligned at the top left. The last query must see every key: j <= i + Nk - Nq.", OFFSET)
 LSE_SUM_ONLY = ("lse-without-maximum", "one tile", "lse is m + log(l): l was summed relative to the maximum, so the maximum must come back.", (LSE, "np.log(l[seen])"))
 FROM_ZERO = ("maximum-starts-at-0", "very low logits", "The running maximum starts at 0, so when every score is far below 0, exp gives nothing but 0. Start at -inf.")
 NO_KEY_TAIL = ("last-keys-dropped", "ragged tiles", "When block_k does not divide Nk, the last keys are left out.", (KEY_LOOP, "[j for j in range(0, visible, block_k) if j + block_k <= n_k]"))
-DIAGONAL_SKIPPED = ("diagonal-skipped", "causal", "The loop over keys ends before the tile that holds the diagonal: the tile's last row, i1 - 1, sees keys up to i1 - 1 + Nk - Nq.",
-                    (VISIBLE, "min(n_k, i0 + offset) if causal else n_k"))
+DIAGONAL = "The loop over keys ends before the tile that holds the diagonal: the tile's last row, i1 - 1, sees keys up to i1 - 1 + Nk - Nq."
+DIAGONAL_SKIPPED = ("diagonal-skipped", "causal", DIAGONAL, (VISIBLE, "min(n_k, i0 + offset) if causal else n_k"))
+ENDS_AT_FIRST_ROW = (DIAGONAL, (VISIBLE, "min(n_k, i0 + offset + 1) if causal else n_k"))
+ENDS_WITHOUT_OFFSET = ("diagonal-skipped", "causal, more keys", "The mask knows of Nk - Nq, but the end of the loop over keys does not: the tile's last row, i1 - 1, sees keys up to i1 - 1 + Nk - Nq.",
+                       (VISIBLE, "min(n_k, i1) if causal else n_k"))
+NO_GUARD = ("nan-guard-missing", "rows that see no key", "A row that has seen no key gives -inf - (-inf), or 0 / 0 at the end, and both are NaN. Subtract 0 there, and divide by 1.")
 
 ROWS = {
     "tiled_attention": (
@@ -26,8 +30,11 @@ ROWS = {
         ("block-maximum", "falling maxima", "The maximum is that of the tile alone. When it falls, exp(m_old - m_new) overflows; the running maximum never falls.", (RUNNING, "s.max(axis=1)")),
         ("one-maximum-for-all-rows", "rows far apart", "One maximum was taken for all rows of a tile, so rows far below it underflow. Each row has its own.", ("s.max(axis=1)", "s.max()")),
         ("one-maximum-for-all-rows", "rows far apart", "One maximum was taken for all rows of a tile, so rows far below it underflow. Each row has its own.", ("s.max(axis=1)", "s.max()"), ("m > -np.inf", "l > 0")),
+        ("state-not-reset", "several tiles", "m, l and the output's tile still hold the rows of the tile of queries before. Every tile of queries starts with new ones.",
+         *((f"= np.{new}", f"= {name}[: i1 - i0] if i0 else np.{new}") for name, new in (("m", "full(i1 - i0, -np.inf, q.dtype)"), ("l", "zeros(i1 - i0, q.dtype)"), ("acc", "zeros((i1 - i0, d_v), q.dtype)")))),
         (*FROM_ZERO, ("np.full(i1 - i0, -np.inf, q.dtype)", "np.zeros(i1 - i0, q.dtype)")),
         ("no-maximum", "overflow", "No maximum is subtracted, so exp overflows.", (RUNNING, "np.zeros_like(m)")),
+        ("maximum-before-scaling", "overflow", "The maximum is that of the scores before they were multiplied by 1/sqrt(D), so it is not theirs. Scale first.", (RUNNING, "np.maximum(m, s.max(axis=1) / scale)")),
         ("sum-not-accumulated", "several tiles", "l holds the sum of the last tile only; add to the rescaled sum so far.", ("l * alpha + ", "")),
         ("output-not-accumulated", "several tiles", "The output of the last tile only is kept; add to the rescaled output so far.", ("acc * alpha[:, None] + ", "")),
         ("no-scale", "one tile", "The scores are not divided by sqrt(D).", (" * scale", "")),
@@ -41,6 +48,10 @@ ROWS = {
         ("strictly-causal", "causal", "A query does not see its own position: the condition is j <= i + Nk - Nq, not <.", ("keys <= rows", "keys < rows")),
         ("strictly-causal", "causal", "A query does not see its own position: the condition is j <= i + Nk - Nq, not <.", ("keys <= rows", "keys < rows"), (NEEDS_MASK, "if causal:")),
         DIAGONAL_SKIPPED,
+        ("diagonal-skipped", "causal, unequal tiles", *ENDS_AT_FIRST_ROW),
+        ("diagonal-skipped", "causal, unequal tiles", "Tiles that the diagonal crosses are skipped, too. Skip a tile only when its first key lies past what the tile's last row sees: j0 > i1 - 1 + Nk - Nq.",
+         (KEY_LOOP, "[j for j in range(0, visible, block_k) if not causal or min(j + block_k, n_k) <= i1 + offset]")),
+        ENDS_WITHOUT_OFFSET,
         ("maximum-of-hidden-keys", "causal, rising", "The maximum was taken over hidden keys too, and when one of them is large, everything visible underflows. Mask the scores first.",
          ("s = np.where(keys <= rows + offset, s, -np.inf)", "pass"),
          ("p = np.exp(s - safe[:, None])", "p = np.exp(s - safe[:, None])\n            if causal:\n                p = np.where(np.arange(j0, j1) <= np.arange(i0, i1)[:, None] + offset, p, 0)")),
@@ -66,12 +77,13 @@ ROWS = {
          ("np.arange(i0, i1)[:, None], np.arange(j0, j1)", "np.arange(i1 - i0)[:, None], np.arange(j1 - j0)"), (NEEDS_MASK, "if causal:"), (VISIBLE, "n_k")),
         ("sees-one-key-too-many", "causal", "Each query sees one key beyond its own position: the condition is j <= i + Nk - Nq.", ("keys <= rows +", "keys <= 1 + rows +"), (NEEDS_MASK, "if causal:")),
         ("mask-on-corners-only", "causal, unequal tiles", "Only tiles that start on the diagonal are masked. With unequal block sizes it crosses others too.", (NEEDS_MASK, "if causal and j0 == i0 + offset:")),
-        ("nan-guard-missing", "rows that see no key", "A row that has seen no key yet gives -inf - (-inf) = NaN. Subtract 0 there instead.", (GUARD, "m_new"), ("o[i0:i1][seen] = acc[seen] / l[seen, None]", "o[i0:i1] = acc / l[:, None]")),
-        ("nan-guard-missing", "rows that see no key", "A row that has seen no key yet gives -inf - (-inf) = NaN. Subtract 0 there instead.", (GUARD, "m_new"),
+        (*NO_GUARD, (GUARD, "m_new"), ("o[i0:i1][seen] = acc[seen] / l[seen, None]", "o[i0:i1] = acc / l[:, None]")),
+        (*NO_GUARD, (GUARD, "m_new"),
          ("o[i0:i1][seen] = acc[seen] / l[seen, None]", "o[i0:i1] = acc / l[:, None]"), ("lse[i0:i1][seen] = m[seen] + np.log(l[seen])", "lse[i0:i1] = m + np.log(l)")),
+        (*NO_GUARD, (GUARD, "m_new"), ("seen = m > -np.inf", "seen = l != 0")),
         ("materialises", "memory", "All the scores, a mask for all of them, or the results of all tiles exist at once. Keep one tile at a time.", ("    scale, offset", "    block_q, block_k = n_q, n_k\n    scale, offset")),
         ("changes-input", "inputs unchanged", "q *= ... works in place and changes the caller's array. Write q = q * ....", ("    o = np.zeros", "    q *= scale\n    o = np.zeros"), (".T * scale", ".T")),
-        ("float32-inside", "float64", "float64 input was computed in float32: the result keeps only 7 digits.", (".T * scale", ".T.astype(np.float32) * scale"), ("q[i0:i1] @", "q[i0:i1].astype(np.float32) @")),
+        ("float32-inside", "float64", "float64 input keeps only 7 digits or so: something was computed in float32, or a small number such as 1e-6 was added to a divisor.", (".T * scale", ".T.astype(np.float32) * scale"), ("q[i0:i1] @", "q[i0:i1].astype(np.float32) @")),
     ),
     "block_sizes": (
         ("bytes-for-elements", "two bytes an element", "M counts elements, not bytes: in 16 bits the tiles come out twice too large.", ("m = sram_bytes // itemsize", "m = sram_bytes")),
@@ -105,7 +117,8 @@ ROWS = {
         ("sees-one-key-too-many", "causal", "Each query sees one key beyond its own position: the condition is j <= i + Nk - Nq.", ("keys <= rows +", "keys <= 1 + rows +"), (NEEDS_MASK, "if causal:")),
         ("mask-forgotten", "causal", "Tiles above the diagonal are skipped, but the tiles that it crosses are not masked.", (NEEDS_MASK, "if False:")),
         ("mask-counts-from-tile", "causal", "The mask compares row and column numbers within the tile. They must count from the beginning of the arrays.", ("np.arange(i0, i1)[:, None], np.arange(j0, j1)", "np.arange(i1 - i0)[:, None], np.arange(j1 - j0)"), (NEEDS_MASK, "if causal:")),
-        ("nan-guard-missing", "rows that see no key", "A row that has seen no key yet gives -inf - (-inf) = NaN. Subtract 0 there instead.", (GUARD, "m_new")),
+        (*NO_GUARD, (GUARD, "m_new")),
+        (*NO_GUARD, (GUARD, "m_new"), ("seen = m > -np.inf", "seen = l != 0")),
         ("last-queries-dropped", "ragged tiles", "When block_q does not divide Nq, the last queries are left out.", (QUERY_LOOP, "range(0, n_q - block_q + 1, block_q)")),
         ("freed-too-early", "one tile", "A tile was used after it had been freed, and a freed tile holds NaN.", ("s[:] = q @ k.T * scale", "machine.free(k)\n            s[:] = q @ k.T * scale"), ("for tile in (k, v, s):", "for tile in (v, s):")),
         ("assigned-not-written", "one tile", "store was given an array outside SRAM. acc = ... makes a new one; write into the tile, acc[:] = ..., and store that.", ("acc[:] = acc * alpha", "acc = acc * alpha")),
@@ -120,6 +133,8 @@ ROWS = {
         NO_KEY_TAIL,
         TOP_LEFT,
         DIAGONAL_SKIPPED,
+        ("diagonal-skipped", "causal, more keys", *ENDS_AT_FIRST_ROW),
+        ENDS_WITHOUT_OFFSET,
         ("causal-ignored", "causal", "The argument causal changes nothing.", (VISIBLE, "n_k"), (NEEDS_MASK, "if False:")),
         ("assigned-not-written", "one tile", "tile = ... makes a new array outside SRAM, and the allocated tile stays behind. Write into it: tile[:] = ....", ("s[:] = q @ k.T", "s = q @ k.T")),
         ("never-freed", "capacity", "A tile that is no longer needed stays in SRAM until it is full; the message names what is resident.", (FREE_KEYS, "pass")),

@@ -4,7 +4,7 @@
 LOAD, LOAD_FULL, STORE = "mask=in_rows & in_columns, other=0.0", "if D < BLOCK_D:", "element_ty), mask=in_rows & in_columns)"
 NO_LOAD_MASK = ("no-mask-on-load", "ragged keys", "The last tile is loaded past the end of its tensor. Give tl.load a mask, and other=0.0: without it what is read there is anything, and NaN times 0 is NaN.",
                 (LOAD, "mask=in_columns, other=0.0"))
-NO_STORE_MASK = ("no-mask-on-store", "guard bands", "The last tile is stored past the end of its tensor. Give tl.store the mask of the rows that exist.", (STORE, "element_ty), mask=in_columns)"))
+NO_STORE_MASK = ("no-mask-on-store", "guard bands", "The last tile is stored past the end of its tensor. Give tl.store the mask of the rows that exist. If it has one: is the grid too large, or are its axes exchanged?", (STORE, "element_ty), mask=in_columns)"))
 PADDING_LOADED = ("padding-not-masked", "any head dimension", "A tile is wider than D when D is no power of two, and the columns past D belong to the next row. Mask them when loading.",
                   (LOAD, "mask=in_rows, other=0.0"), (LOAD_FULL, "if False:"))
 PADDING_STORED = ("padding-stored", "guard bands", "A tile is wider than D when D is no power of two, and the columns past D belong to the next row. Mask them when storing.", (STORE, "element_ty), mask=in_rows)"))
@@ -45,7 +45,7 @@ ROWS = {
         ("padded-with-0", "ragged rows", "What lies past the row's end is loaded as 0, and exp of it is counted. Load -inf there, which exp turns into 0.", (X_LOAD, "mask=inside, other=0.0")),
         (*IN_MAXIMUM, (X_LOAD, "mask=inside, other=0.0"), (f"p = tl.exp(x - {GUARD})", f"p = tl.where(inside, tl.exp(x - {GUARD}), 0.0)")),
         (*IN_MAXIMUM, (X_LOAD, "mask=inside, other=-1.0e4")),
-        ("no-mask-on-store", "guard bands", "The tile is stored past the end of the row. Give tl.store the mask that tl.load has.", (", mask=inside)\n\n", ")\n\n")),
+        ("no-mask-on-store", "guard bands", "The tile is stored past the end of the row. tl.store needs a mask as tl.load does: columns < n.", (", mask=inside)\n\n", ")\n\n")),
         ("no-maximum", "large logits", "No maximum is subtracted, so exp overflows.", (f"x - {GUARD}", "x")),
         (*MATRIX_GUARD, (GUARD, "m")),
         (*MATRIX_GUARD, ("p / tl.where(l == 0.0, 1.0, l)", "p / l")),
@@ -75,7 +75,7 @@ ROWS = {
         ("padded-keys-counted", "ragged keys", "Keys past the end are loaded as 0, which is a score and not a hidden key. Set their scores to -inf.", ("(keys < n_k)[None, :]", "(keys >= 0)[None, :]")),
         ("last-keys-dropped", "ragged keys", "When the tile does not divide Nk, the last keys are left out.", ("n_k // BLOCK_K * BLOCK_K, n_k", "n_k // BLOCK_K * BLOCK_K, n_k // BLOCK_K * BLOCK_K")),
         ("last-queries-dropped", "ragged queries", "When the tile does not divide Nq, the last queries are left out: round the grid up, with triton.cdiv.", ("tl.cdiv(n_q, BLOCK_Q)", "tl.maximum(n_q // BLOCK_Q, 1)"), ("triton.cdiv(n_q, tile.block_q)", "max(n_q // tile.block_q, 1)")),
-        ("no-rescale", "rising maxima", "When the maximum rises, what was summed under the old one is too large: multiply l and acc by exp2(m_old - m_new).", KEEP_SUM, KEEP_OUTPUT),
+        ("no-rescale", "rising maxima", "When the maximum rises, what was summed under the old one is too large: multiply l and acc by exp2(m_old - m_new), before m is overwritten.", KEEP_SUM, KEEP_OUTPUT),
         ("output-not-rescaled", "rising maxima", "The sum l is rescaled, but acc is not; it follows the same rule.", KEEP_OUTPUT),
         ("sum-not-rescaled", "rising maxima", "acc is rescaled, but the sum l is not; it follows the same rule.", KEEP_SUM),
         ("block-maximum", "falling maxima", "The maximum is that of the tile alone. When it falls, exp2(m_old - m_new) overflows; the running maximum never falls.", (RUNNING, "tl.max(s, axis=1) * scale_log2")),

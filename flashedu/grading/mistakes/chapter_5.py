@@ -30,7 +30,7 @@ DV_FROM_DP = "dv = P^T do, not dP^T do: o = P v, so v's gradient is weighted by 
 DP_FROM_O = "dP = do v^T: what comes in is the gradient of the output, not the output."
 DV_FROM_DS = "dv is made of P, not of dS: v does not go through the softmax."
 DK_FROM_P = "dk is made of dS, not of P: k goes through the softmax."
-DTYPE = "The gradients must have the inputs' dtype: a NumPy array is float64 unless told otherwise."
+DTYPE = "The gradients must have the inputs' dtype: a new NumPy array, or np.sqrt of a whole number, is float64 unless told otherwise."
 FLOAT32 = "float64 input keeps only 7 digits or so: something was computed in float32, or a small number such as 1e-6 was added to a divisor."
 CHANGES = "An in-place operation changed the caller's array. q *= ... and lse[...] = ... write into it; q = q * ... makes a new one."
 NAN = "A row that sees no key gives NaN: -inf - (-inf), or 0 / 0. Its P, and so its dq, is 0."
@@ -66,6 +66,9 @@ ROWS = {
         ("softmax-over-queries", "random", "The softmax runs over the keys, the last axis of S, not over the queries.", ("stable_softmax(s)", "stable_softmax(s.T).T")),
         ("no-maximum", "overflow", "P is exp(s) over its sum without the maximum, so exp overflows.", ("stable_softmax(s)", "np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)")),
         ("nan-guard-missing", "rows that see no key", NAN, ("stable_softmax(s)", "np.exp(s - s.max(axis=1, keepdims=True)) / np.exp(s - s.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)")),
+        ("nan-replaced-at-the-end", "rows that see no key", "A row that sees no key gave NaN, which was replaced only in the gradients. There a sum over the queries had already carried it into rows of dk and dv. Set that row's P to 0.",
+         ("stable_softmax(s)", "np.exp(s - s.max(axis=1, keepdims=True)) / np.exp(s - s.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)"), ("return dq, dk, dv", "return tuple(np.nan_to_num(x) for x in (dq, dk, dv))")),
+        ("finite-mask", "rows that see no key", "A large negative number instead of -inf gives a row that sees no key the same weight for all keys. Its P must be 0: mask with -inf.", ("s, -np.inf)", "s, q.dtype.type(-1e9))")),
         ("causal-ignored", "causal", CAUSAL_IGNORED, ("if causal:", "if False:")),
         ("mask-after-softmax", "causal", "Masked keys were taken out after the softmax, so the others do not sum to 1. Set their scores to -inf before it.",
          ("s = np.where(keys <= rows + n_k - n_q, s, -np.inf)", "visible = keys <= rows + n_k - n_q"), ("stable_softmax(s)", "stable_softmax(s) * (visible if causal else 1)")),
@@ -130,6 +133,10 @@ ROWS = {
          (FIRST, "-(-max(0, j0 - offset) // block_q) * block_q if causal else 0")),
         ("diagonal-skipped", "causal", "The loop over keys ends before the tile that holds the diagonal: the tile's last row, i1 - 1, sees keys up to i1 - 1 + Nk - Nq.", (VISIBLE, "min(n_k, i0 + offset) if causal else n_k")),
         ("offset-forgotten-in-loop", "causal, more keys", "The loop over queries starts at query j0, but key j0 is seen from query j0 + Nq - Nk on.", (FIRST, "j0 // block_q * block_q if causal else 0")),
+        ("offset-forgotten-in-loop", "causal, more keys", "The mask knows of Nk - Nq, but the test that skips tiles does not: the tile's last row, i1 - 1, sees keys up to i1 - 1 + Nk - Nq.",
+         (FIRST, "(j0 // block_q * block_q if j0 < n_q else n_q) if causal else 0"), (VISIBLE, "min(n_k, i1) if causal else n_k")),
+        ("break-for-continue", "causal", "The loop over queries ends at the first tile that sees none of these keys. Later queries do see them: continue, not break.",
+         (FIRST_PASS, "range(0 if first == 0 else n_q, n_q, block_q)"), (VISIBLE, "min(n_k, i1 + offset, min(block_q, n_q) + offset) if causal else n_k")),
         ("negative-start", "causal, more keys", "The loop over queries starts below 0, at j0 + Nq - Nk: NumPy counts negative rows from the end. Start at max(0, ...).",
          (FIRST, "(j0 - offset) // block_q * block_q if causal else 0")),
         ("nan-guard-missing", "rows that see no key", NAN, (UNSEEN, "pass")),

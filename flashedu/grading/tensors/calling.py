@@ -1,6 +1,8 @@
 """One call of an answer on tensors: NumPy arrays go in and come out, between guard bands, with torch and Triton watched."""
 import contextlib
 import functools
+import traceback
+import types
 
 import numpy as np
 
@@ -65,9 +67,11 @@ def _several(result):
 
 
 def _cause(error):
-    """What went wrong inside a kernel, not the interpreter's exception around it."""
+    """What went wrong inside a kernel, not the interpreter's exception around it, with the lines that led there."""
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
-        error = error.__cause__
+        frames, error = [*traceback.walk_tb(error.__traceback__)], error.__cause__
+        for frame, line in reversed(frames):
+            error.__traceback__ = types.TracebackType(error.__traceback__, frame, frame.f_lasti, line)
     return error
 
 

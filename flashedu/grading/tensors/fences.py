@@ -49,8 +49,8 @@ class Fence:
         found = [f"{count} element{'s' * (count > 1)} {where} {name}" for count, where in places if count]
         if not found:
             return None
-        why = "its strides were not used" if between else "the last tile of a row or a column is rarely full"
-        return f"It wrote {' and '.join(found)}, of shape {self.place[0]}: the mask of a tl.store is missing or too wide; {why}."
+        why = "its strides were not used" if between else "the last tile of a row or a column is rarely full, and a grid may have a program too many"
+        return f"It wrote {' and '.join(found)}, of shape {self.place[0]}: the mask of a tl.store is missing or too wide, or its addresses are made with the strides or the place of another tensor; {why}."
 
 
 def fence_array(x, dtype, device):

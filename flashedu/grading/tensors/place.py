@@ -23,7 +23,7 @@ def here():
     missing = [title for name, title in (("torch", "PyTorch"), ("triton", "Triton")) if importlib.util.find_spec(name) is None]
     if missing:
         why = "; there is none for macOS or Windows" if "Triton" in missing and sys.platform != "linux" else ""
-        return Place(("skipped", 0.0, f"Nothing was checked, because {' and '.join(missing)} is not installed here{why}. On Linux it comes with the course."))
+        return Place(("skipped", 0.0, f"Nothing was checked, because {' and '.join(missing)} {'are' if missing[1:] else 'is'} not installed here{why}. On Linux {'they come' if missing[1:] else 'it comes'} with the course."))
     try:
         from flashedu.kernels.device import DEVICE
     except ImportError as error:  # Triton was there first
