@@ -4,6 +4,7 @@ import sys
 
 from flashedu.bench import ladder, speed
 from flashedu.classroom import many
+from flashedu.classroom.handed_out import Unreadable
 
 
 def main(argv=None):
@@ -35,14 +36,23 @@ def main(argv=None):
     if options.command == "class":
         from flashedu.classroom.course import lay_out
 
-        lay_out(options.folder)
+        try:
+            lay_out(options.folder)
+        except OSError as error:  # the disk is full, say
+            raise SystemExit(f"No course was made: {error}.") from None
         return 0
     if options.command == "grade":
-        return many.main(options)
+        try:
+            return many.main(options)
+        except (Unreadable, SyntaxError) as error:  # no submission's: those are caught where they are read
+            raise SystemExit(f"Nothing was graded: a notebook in {options.handed_out} cannot be what was handed out. {error}") from None
     from flashedu.grading.zoo import kill_matrix
 
     return kill_matrix(options.exercises)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("Interrupted.")

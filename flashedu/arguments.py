@@ -112,7 +112,7 @@ def positive_int(name, value, least=1):
     except TypeError:
         raise TypeError(f"{name} must be a whole number, but it is {short(value)}.") from None
     if number < least:
-        raise ValueError(f"{name} must be at least {least}, but it is {number}.")
+        raise ValueError(f"{name} must be at least {least}, but it is {short(number)}.")
     return number
 
 
@@ -145,8 +145,8 @@ def number(name, value):
     """A finite number of at least 0, such as a scale or a unit roundoff."""
     if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, but it is {short(value)}.")
-    if not 0 <= value < np.inf:
-        raise ValueError(f"{name} must be a finite number of at least 0, but it is {value}.")
+    if not 0 <= value <= float(np.finfo(np.float64).max):
+        raise ValueError(f"{name} must be a finite number of at least 0, but it is {short(value)}.")
 
 
 def lazy_threshold(threshold, v):

@@ -118,6 +118,8 @@ NUMBERS = ["block_size", "block_q", "block_k", "n", "n_q", "n_k", "head_dim", "h
 BAD_NUMBERS = [
     (0, ValueError, "0"),
     (-3, ValueError, "-3"),
+    (-(10**400), ValueError, "-1000"),
+    (-(10**5000), ValueError, "int"),
     (np.int64(0), ValueError, "0"),
     (2.0, TypeError, "2.0"),
     (np.float32(2), TypeError, "2.0"),
@@ -131,6 +133,7 @@ BAD_NUMBERS = [
 ]
 BAD_SCALES = [
     ("x", TypeError, "'x'"),
+    (10**400, ValueError, "1000"),
     (True, TypeError, "True"),
     ([1.0], TypeError, "[1.0]"),
     (-0.5, ValueError, "-0.5"),

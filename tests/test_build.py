@@ -1,6 +1,7 @@
 """The builder, on sources of a few lines."""
 
 import json
+from pathlib import Path
 
 import build
 import nbformat
@@ -247,3 +248,30 @@ def test_answers_are_never_overwritten(course, capsys):
 def test_a_prefix_without_a_source_is_told(course, capsys):
     assert build.main(["99"], course()) == 1
     assert "no source whose name begins with '99'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"<<<<<<< HEAD", b"\xff\xfe"])
+@pytest.mark.parametrize("arguments", [["02"], ["--check"]])
+def test_what_is_no_notebook_is_kept_and_told(course, capsys, content, arguments):
+    root = course(exercise="# %%\n# exercise: flashedu.small:double\n")
+    path = root / "exercises/02_small_things.ipynb"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert build.main(arguments, root) == 1
+    assert path.read_bytes() == content and "02_small_things.ipynb is not a notebook: mend it, or move it away" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error, words", [(OSError("No space left on device"), "No space left"), (KeyboardInterrupt(), "Interrupted")])
+def test_a_build_that_stops_leaves_the_old_notebook_alone(course, capsys, monkeypatch, error, words):
+    root = course(exercise="# %%\n# exercise: flashedu.small:double\n")
+    path = root / "exercises/02_small_things.ipynb"
+    build.build(["02"], root)
+    saved = path.read_bytes()
+
+    def half(nb, target):
+        Path(target).write_text("half")
+        raise error
+
+    monkeypatch.setattr(build.nbformat, "write", half)
+    assert build.main(["02"], root) == 1
+    assert words in capsys.readouterr().err and path.read_bytes() == saved and [file.name for file in path.parent.iterdir()] == [path.name]

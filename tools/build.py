@@ -162,9 +162,26 @@ def execute(nb: nbformat.NotebookNode, folder: Path, name: str) -> None:
                     output.get("data", {}).pop(WIDGET, None)  # a saved notebook cannot show a widget
 
 
+def read(path: Path) -> nbformat.NotebookNode:
+    try:
+        return nbformat.read(path, 4)
+    except (nbformat.reader.NotJSONError, UnicodeDecodeError):  # a merge left its marks in it, say
+        raise BuildError(f"{path} is not a notebook: mend it, or move it away to have it built anew") from None
+
+
+def write(nb: nbformat.NotebookNode, path: Path) -> None:
+    """All of a notebook or, if something goes wrong meanwhile, the one that was there."""
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        nbformat.write(nb, scratch)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
 def is_saved_by_a_reader(path: Path) -> bool:
     """Whether JupyterLab has saved this notebook since it was built: it notes the kernel's language in detail."""
-    return path.is_file() and nbformat.read(path, 4).metadata.get("language_info") != LANGUAGE
+    return path.is_file() and read(path).metadata.get("language_info") != LANGUAGE
 
 
 def skeleton(nb: nbformat.NotebookNode) -> list:
@@ -184,7 +201,7 @@ def jobs(root: Path) -> list[tuple[Path, Path, bool]]:
 def stale(root: Path = ROOT) -> list[str]:
     """The notebooks that are not what their sources say, those missing, and those without a source."""
     wanted = {path: skeleton(notebook(source, solutions, root)) for source, path, solutions in jobs(root)}
-    found = {path: skeleton(nbformat.read(path, 4)) for folder in TARGETS for path in root.glob(f"{folder}/*.ipynb")}
+    found = {path: skeleton(read(path)) for folder in TARGETS for path in root.glob(f"{folder}/*.ipynb")}
     paths = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
     return [path.relative_to(root).as_posix() for path in paths]
 
@@ -205,7 +222,7 @@ def build(prefixes: list[str], root: Path = ROOT) -> None:
             path.parent.mkdir(exist_ok=True)
             if solutions:
                 execute(nb, path.parent, name)
-            nbformat.write(nb, path)
+            write(nb, path)
             print(f"{time.perf_counter() - start:6.1f} s")
 
 
@@ -216,8 +233,11 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     args = parser.parse_args(argv)
     try:
         names = stale(root) if args.check else build(args.prefixes, root)
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted: this notebook and those after it are as they were.", file=sys.stderr)
         return 1
     for name in names or []:
         saved = is_saved_by_a_reader(root / name)

@@ -40,11 +40,11 @@ def main(options):
     """Grade the folder; returns the exit status, 1 if it was interrupted."""
     if sys.platform == "win32":
         raise SystemExit("Nothing was graded: grading needs processes as Linux and macOS have them. Windows has a Linux inside, WSL.")
-    handed_out = [read_handed_out(path) for path in sorted(options.handed_out.glob("*.ipynb"))]
-    handed_out = [handed for handed in handed_out if handed.exercises]
+    handed_out = [handed for handed in map(read_handed_out, sorted(options.handed_out.glob("*.ipynb"))) if handed.exercises]
     for refused, why in (
         (not options.folder.is_dir(), f"{options.folder} is not a folder"),
         (not handed_out, f"{options.handed_out} holds no notebook with exercises of this course"),
+        (options.csv.exists() and not options.csv.is_file(), f"--csv needs the name of a file, and {options.csv} is none"),  # /dev/null would be replaced
         (options.jobs < 1 or not options.seconds > 0, "--jobs and --seconds must be more than 0"),
     ):
         if refused:
@@ -69,6 +69,8 @@ def _main(options, handed_out):
     graders = {name: _grader(cells, options.seed, limits) for name, cells in (("", ()), *((handed.name, handed.cells) for handed in handed_out))}
     details = sheets.details_file(options.csv)
     rows = _kept(sheets.read_details(details), found, graders)
+    if not found:  # else the grades of another folder would be emptied
+        raise SystemExit(f"Nothing was graded: there is no notebook in {options.folder}. What is packed has to be unpacked; links to folders are not followed.")
     sheets.write_table(details, rows, sheets.DETAILS)
     done = {row["file"] for row in rows}
     todo = [one for one in found if sheets.cell(one.file) not in done]

@@ -2,9 +2,10 @@
 import csv
 import io
 import json
-import os
 from collections import Counter
 from pathlib import Path
+
+from flashedu.grading.progress import write_whole
 
 DETAILS = ("student", "notebook", "exercise", "score", "state", "failed", "mistake", "message", "submission", "reason", "seconds", "file", "digest", "grader")
 
@@ -51,9 +52,7 @@ def read_details(path):
 
 def write_table(path, rows, columns):
     """A CSV file, all of it or, if something goes wrong meanwhile, the one that was there."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    scratch.write_text(_lines([dict(zip(columns, columns)), *rows], columns), encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, _lines([dict(zip(columns, columns)), *rows], columns))
 
 
 def append(file, rows):

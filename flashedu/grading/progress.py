@@ -47,6 +47,16 @@ def _is_entry(entry):
     )
 
 
+def write_whole(path, text):
+    """Write a file, all of it or, if something goes wrong meanwhile, leave the one that was there."""
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    finally:  # interrupted, or the disk is full
+        scratch.unlink(missing_ok=True)
+
+
 def record(verdict):
     """Note a verdict. What was once passed stays passed; a failure to write the file is not the learner's concern."""
     path = progress_file()
@@ -59,12 +69,7 @@ def record(verdict):
         entry["best"] = max(entry["best"], round(verdict.score, 3))
         if verdict.passed and not entry["passed"]:
             entry["passed"] = time.strftime("%Y-%m-%d %H:%M")
-        scratch = path.with_name(f"{path.name}.{os.getpid()}")
-        try:
-            scratch.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-            scratch.replace(path)
-        finally:  # interrupted, or the disk is full
-            scratch.unlink(missing_ok=True)
+        write_whole(path, json.dumps(entries, indent=1) + "\n")
     except OSError:
         pass
 

@@ -133,6 +133,16 @@ def test_nothing_half_made_stays(built, no_nbgrader, tmp_path):
     assert not (tmp_path / "course").exists()
 
 
+def test_a_place_that_takes_no_folder_is_said_in_a_sentence(built, no_nbgrader, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"No course was made: .*Not a directory"):
+        main(["class", str(tmp_path / "file" / "course")])
+    monkeypatch.setattr(course.secrets, "token_hex", lambda n: (_ for _ in ()).throw(OSError("No space left on device")))
+    with pytest.raises(SystemExit, match="No course was made: No space left on device"):
+        main(["class", str(tmp_path / "course")])
+    assert not (tmp_path / "course").exists()
+
+
 def test_an_environment_without_nbgrader_is_told_what_installs_it(monkeypatch, tmp_path):
     monkeypatch.setattr(course, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="nbgrader is not installed here: `make class"):

@@ -208,12 +208,25 @@ def test_one_submission_without_a_name_gets_results_json_itself(tmp_path):
     ([".", "--csv", "out.csv", "--jobs", "0"], "must be more than 0"),
     ([".", "--csv", "out.csv", "--handed-out", "."], "holds no notebook with exercises"),
     ([".", "--csv", "grades.csv"], "is no table of details of this program"),
+    ([".", "--csv", "out.csv"], "there is no notebook in"),
+    ([".", "--csv", "."], "--csv needs the name of a file"),
+    ([".", "--csv", "pipe"], "--csv needs the name of a file"),
+    ([".", "--csv", "out.csv", "--handed-out", "broken"], "a notebook in broken cannot be what was handed out. It is not a notebook"),
+    ([".", "--csv", "out.csv", "--handed-out", "magic"], "a notebook in magic cannot be what was handed out. invalid syntax"),
 ])
 def test_what_cannot_be_done_is_said_in_a_sentence(tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "grades.details.csv").write_text("name,points\nada,3\n")
+    os.mkfifo(tmp_path / "pipe")
+    for folder, text in (("broken", "{"), ("magic", json.dumps({"cells": [{"cell_type": "code", "source": "%pip install x"}]}))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "01.ipynb").write_text(text if arguments[-1] == folder else '{"cells": []}')
+    if arguments[-1] == "out.csv":
+        [path.unlink() for path in tmp_path.glob("*/01.ipynb")]
+        (tmp_path / "out.csv").write_text("kept")
     with pytest.raises(SystemExit, match=words):
         main(["grade", *arguments])
+    assert not (tmp_path / "out.csv").exists() or (tmp_path / "out.csv").read_text() == "kept"
 
 
 def test_a_full_disk_and_a_second_run_are_said_in_a_sentence(small, monkeypatch, capsys):
@@ -221,16 +234,25 @@ def test_a_full_disk_and_a_second_run_are_said_in_a_sentence(small, monkeypatch,
 
     folder, _ = small
     (folder / "in" / "zed.zip").write_bytes(b"")
-    (folder / "out.csv").mkdir()
+    (folder / "out.details.csv").mkdir()
     with pytest.raises(SystemExit, match=r"Grading stopped: .*Is a directory.*The same command goes on"):
         run(folder)
-    (folder / "out.csv").rmdir()
+    (folder / "out.details.csv").rmdir()
     held = os.open(folder / "in", os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     with pytest.raises(SystemExit, match="another run is grading this folder"):
         run(folder)
     os.close(held)
     assert run(folder) == 0 and "No notebook was found in: zed.zip." in capsys.readouterr().out
+
+
+def test_a_table_that_cannot_be_written_leaves_the_old_one_alone(tmp_path, monkeypatch):
+    path = tmp_path / "out.csv"
+    path.write_text("kept")
+    monkeypatch.setattr(type(path), "replace", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        sheets.write_table(path, [], ("student",))
+    assert [file.name for file in tmp_path.iterdir()] == ["out.csv"] and path.read_text() == "kept"
 
 
 def test_help_says_what_every_state_means(capsys):
