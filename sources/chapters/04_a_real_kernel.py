@@ -18,7 +18,8 @@
 import flashedu.kernels  # before Triton: without a GPU this switches Triton's interpreter on
 
 DEVICE = flashedu.kernels.DEVICE
-print("kernels run on the", {"cuda": "GPU", "cpu": "CPU, in Triton's interpreter"}[DEVICE])
+places = {"cuda": "on the GPU", "cpu": "on the CPU, in Triton's interpreter", None: "nowhere: Triton is not installed here, and this chapter needs it"}
+print("kernels run", places[DEVICE])
 
 # %%
 import math

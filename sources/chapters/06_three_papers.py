@@ -36,6 +36,10 @@ from flashedu.viz.overlap import exp_share
 from flashedu.viz.table import table
 
 # %%
+if DEVICE is None:
+    print("Triton is not installed here (it exists for Linux): a cell that defines or starts a kernel ends in a NameError, the others run.")
+
+# %%
 if DEVICE is not None:  # after flashedu.kernels, which decides where kernels run; None: Triton is not installed
     import triton
     import triton.language as tl

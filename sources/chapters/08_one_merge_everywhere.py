@@ -41,7 +41,9 @@ from flashedu.viz.splits import MERGE, PROGRAMS, START, bandwidth_share, waves_t
 from flashedu.viz.table import table
 
 # %%
-if DEVICE is not None:  # after flashedu.kernels, which decides where kernels run; None: Triton is not installed
+if DEVICE is None:
+    print("Triton is not installed here (it exists for Linux): a cell that defines or starts a kernel ends in a NameError, the others run.")
+else:  # after flashedu.kernels, which decides where kernels run
     import triton
     import triton.language as tl
 
