@@ -12,7 +12,7 @@ APART = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)", re.S)
 CITED = re.compile(r"\b(19|20)\d\d\b|arXiv|\bsections?\b|\bfigures?\b|\btable \d|\btheorem|\balgorithm \d|\bappendix|\bGuide\b|data sheet|\bPTX\b|\bIEEE\b", re.I)
 FROM_ELSEWHERE = {  # what no cell computes and no sentence cites
     "00": {"30": "minutes for a chapter, an estimate", "0.01": "the usual tolerance of other courses' tests"},
-    "04": {"23": "the format of float32", **dict.fromkeys(("3.3", "3.6", "3.9"), "a version of Triton")},
+    "04": {"23": "the format of float32", "7.5": "the T4's compute capability, as in flashedu/hardware.py", **dict.fromkeys(("3.3", "3.6", "3.9"), "a version of Triton")},
     "06": {
         "40.3": "Dao et al. 2022, figure 2, cited in the sentence before", "35": "Shah et al. 2024, cited behind the abbreviation's dot", "3.6": "a version of Triton",
         "1.7": "a paper's figure, in the row of a table that cites it above",

@@ -33,6 +33,7 @@ from flashedu.viz import gradients
 from flashedu.viz.curves import size
 from flashedu.viz.table import table
 
+# %%
 if DEVICE is None:
     print("Triton is not installed here (it exists for Linux): a cell that defines or starts a kernel ends in a NameError, the others run.")
 else:  # after flashedu.kernels, which decides where kernels run

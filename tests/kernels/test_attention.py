@@ -189,7 +189,8 @@ REFUSED = {
     "scale True": (lambda q, k, v: flash_attention(q, k, v, scale=True), TypeError, "scale must be a number", "True"),
     "scale text": (lambda q, k, v: flash_attention(q, k, v, scale="1"), TypeError, "scale must be a number", "'1'"),
     "scale too small": (lambda q, k, v: flash_attention(q, k, v, scale=1e-40), ValueError, "positive, between", "1e-40"),
-    "scale too large": (lambda q, k, v: flash_attention(q, k, v, scale=10**400), ValueError, "positive, between", "000"),
+    "scale too large": (lambda q, k, v: flash_attention(q, k, v, scale=1e40), ValueError, "positive, between", "1e+40"),
+    "scale beyond float64": (lambda q, k, v: flash_attention(q, k, v, scale=10**400), ValueError, "a finite number of at least 0", "000"),
     "float64": (lambda q, k, v: flash_attention(q.double(), k.double(), v.double(), backend="triton"), TypeError, "float32, float16 and bfloat16", "float64"),
     "elsewhere": (lambda q, k, v: flash_attention(*(x.to("meta") for x in (q, k, v)), backend="triton"), ValueError, f"needs tensors on {DEVICE}", "meta"),
 }
