@@ -124,15 +124,15 @@ def in_child(fn, args, seconds):
             sender.send(attempt(fn, args))
 
     child = context.Process(target=work)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
-            child.start()
-    except OSError:  # no memory for another process
-        return attempt(fn, args)
-    sender.close()
     stop, doing = time.monotonic() + seconds, ""
     try:
+        try:
+            with _without_interrupts(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
+                child.start()
+        except OSError:  # no memory for another process
+            return attempt(fn, args)
+        sender.close()
         while receiver.poll(max(0.0, stop - time.monotonic())):
             kind, content = receiver.recv()
             if kind != "doing":
@@ -144,8 +144,25 @@ def in_child(fn, args, seconds):
         return "died", ending(child.exitcode) + doing
     finally:
         receiver.close()
-        child.kill()
-        child.join()
+        if child.pid is not None:
+            child.kill()
+            child.join()
+
+
+@contextlib.contextmanager
+def _without_interrupts():
+    """A Ctrl-C waits for the end of the block, since Python loses one that comes in the middle of a fork; a child started here hears none."""
+    handler, heard = signal.getsignal(signal.SIGINT), []
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *event: heard.append(event))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if heard:
+            handler(*heard[0])
 
 
 def at_each_call(around, look):

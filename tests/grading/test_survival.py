@@ -2,6 +2,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -156,6 +157,27 @@ def test_interrupt_passes_through(capfd):
         interrupt(capfd)
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+IN_A_FORK = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from flashedu.grading.judging import judge
+from flashedu.reference import stable_softmax
+pressed = []
+os.register_at_fork(before=lambda: pressed or pressed.append(os.kill(os.getpid(), signal.SIGINT)))
+try:
+    judge(stable_softmax, "stable_softmax")
+except KeyboardInterrupt:
+    print("heard", len(pressed))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+def test_interrupt_in_the_middle_of_a_fork_is_not_lost():
+    """Python throws away what is raised in its hooks around a fork."""
+    run = subprocess.run([sys.executable, "-c", IN_A_FORK], capture_output=True, text=True, timeout=100)
+    assert (run.stdout, run.stderr) == ("heard 1\n", "")
 
 
 def interrupt(capfd):
