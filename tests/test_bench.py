@@ -144,6 +144,30 @@ def test_a_slot_may_hold_more_calls():
     assert interleave(fakes(a=[0.1] * 3), FakeDevice(), rounds=1, slot_ms=10, most_calls=70)["a"]["calls"] == 70
 
 
+@pytest.mark.parametrize("filler, before", [("filler", ["filler"] * 2), (None, ["fn"] * 3)])
+def test_the_device_is_busy_before_its_clock_starts(monkeypatch, filler, before):
+    torch = pytest.importorskip("torch")
+    log, places = [], iter(("start", "stop"))
+
+    class Event:
+        def __init__(self, enable_timing):
+            self.place = next(places)
+
+        def record(self):
+            log.append(self.place)
+
+        def synchronize(self):
+            assert self.place == "stop"
+
+        def elapsed_time(self, other):
+            return 12.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = contenders.device_clock(filler and (lambda: log.append(filler)))
+    assert clock(lambda: log.append("fn"), 3) == 4.0
+    assert log == [*before, "start", "fn", "fn", "fn", "stop"]
+
+
 def test_a_contender_beyond_the_limit_is_called_twice_and_never_again():
     device = FakeDevice()
     outcomes = interleave(fakes(slow=[50.0, 30.0], quick=[1.0] * 9), device, rounds=4, slot_ms=1, limit_ms=29.9)

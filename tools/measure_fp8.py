@@ -59,21 +59,6 @@ def fp8_call(q, k, v, causal):
     return partial(hopper_fp8_forward, *fp8_inputs(q, k, v), causal)
 
 
-def steady_clock(fn, calls):
-    """A clock for `interleave`, which makes as many calls beforehand."""
-    import torch
-
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(calls):
-        fn()
-    start.record()
-    for _ in range(calls):
-        fn()
-    stop.record()
-    stop.synchronize()
-    return start.elapsed_time(stop) / calls
-
-
 def measure_speed(n, head_dim, causal, matmul, clock):
     """Rows of one size."""
     import torch
@@ -82,7 +67,7 @@ def measure_speed(n, head_dim, causal, matmul, clock):
     attends = contenders.rungs(n, causal)
     calls = {"fp8": fp8_call(q, k, v, causal), **{name: partial(attends[name], q, k, v) for name in NAMES[1:]}}
     timed = {"matmul": lambda: matmul, **{name: lambda call=call: call for name, call in calls.items()}}
-    outcomes = {"speed": interleave(timed, clock, ROUNDS, speed.SLOT_MS), "steady": interleave(timed, steady_clock, STEADY_ROUNDS, STEADY_MS, most_calls=STEADY_CALLS)}
+    outcomes = {"speed": interleave(timed, clock, ROUNDS, speed.SLOT_MS), "steady": interleave(timed, contenders.device_clock(), STEADY_ROUNDS, STEADY_MS, most_calls=STEADY_CALLS)}
     rows, right = ladder.exact_rows(q, k, v, causal)
     results = {name: call() for name, call in calls.items()}
     errors = {name: ladder.relative_error(o[0] if name == "fp8" else o, rows, right) for name, o in results.items()}
