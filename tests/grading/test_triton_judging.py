@@ -20,6 +20,8 @@ import triton.language as tl
 
 from flashedu.grading import judging, tensor_inputs
 from flashedu.grading.judging import judge
+from flashedu.grading.mistakes import KERNELS
+from flashedu.grading.mistakes.edits import edited_kernels
 from flashedu.grading.tensors import fences, fresh, place, watching
 from flashedu.grading.tensors.fresh import in_fresh_process
 from flashedu.grading.verdict import Verdict
@@ -232,6 +234,14 @@ def test_an_error_in_a_kernel_shows_its_line():
 
     verdict = judge(wrong_type, "triton_softmax")
     assert verdict.state == "error" and "in row_kernel:  c = tl.arange(0, B)" in verdict.message and "InterpreterError" not in verdict.message
+
+
+@pytest.mark.parametrize("name", ["flash_forward", "flash_backward"])
+def test_a_product_that_no_gpu_compiles_is_refused(name):
+    narrow = edited_kernels(KERNELS[name], name, (("BLOCK_D=padded(d)", "BLOCK_D=triton.next_power_of_2(d)"),), f"{name}/narrow")
+    verdict = judge(narrow, name)
+    assert (verdict.state, verdict.failed) == ("error", "any head dimension"), verdict.message
+    assert "K >= " in verdict.message and "tl.dot(" in verdict.message
 
 
 def test_a_signature_that_does_not_fit():

@@ -68,10 +68,11 @@ def watched(backwards=False, idle=False):
 
     idle: no kernel is run, however often it is launched.
     """
+    from triton.backends.nvidia.compiler import min_dot_size
     from triton.runtime import autotuner, interpreter, jit
 
     builder, patch_lang = interpreter.interpreter_builder, interpreter._patch_lang
-    options = builder.options
+    options, functions = builder.options, builder.codegen_fns
     set_grid_idx, tune = builder.set_grid_idx, autotuner.Autotuner.run
     runs = {cls: cls.run for cls in (interpreter.InterpretedFunction, jit.JITFunction)}
     watch = _mode_class()()
@@ -110,6 +111,7 @@ def watched(backwards=False, idle=False):
             cls.run = counted(run)
         autotuner.Autotuner.run, interpreter._patch_lang = first_config, patch_once
         builder.options = replace(options, sanitize_overflow=False)  # nothing here overflows, and every addition would be tested
+        builder.codegen_fns = {**functions, "min_dot_size": min_dot_size(None)}  # as a GPU, tl.dot refuses sums of fewer than 16 products
         if backwards:
             builder.set_grid_idx = opposite
         with watch:
@@ -117,5 +119,6 @@ def watched(backwards=False, idle=False):
     finally:
         for cls, run in runs.items():
             cls.run = run
-        autotuner.Autotuner.run, interpreter._patch_lang, builder.options = tune, patch_lang, options
+        autotuner.Autotuner.run, interpreter._patch_lang = tune, patch_lang
+        builder.options, builder.codegen_fns = options, functions
         builder.__dict__.pop("set_grid_idx", None)
