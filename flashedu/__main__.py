@@ -1,5 +1,6 @@
 """python -m flashedu doctor | progress | zoo [exercise ...] | bench [--ladder] [--quick] | class DIR | grade DIR"""
 import argparse
+import os
 import sys
 
 from flashedu.bench import ladder, speed
@@ -53,6 +54,12 @@ def main(argv=None):
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        try:
+            sys.exit(main())
+        finally:
+            sys.stdout.flush()  # not as Python ends, when nobody would catch what it raises
     except KeyboardInterrupt:
         sys.exit("Interrupted.")
+    except BrokenPipeError:  # whoever reads the output, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + 13)  # as a shell reports a program that this signal has ended, SIGPIPE

@@ -12,6 +12,7 @@ import numpy as np
 
 BLOCKS = ("block_size", "block_q", "block_k")
 COUNTS = ("n", "n_q", "n_k", "head_dim", "heads", "kv_heads", "itemsize", "sram_bytes", "seed", "splits", "layers", "hidden", "ffn", "reach", "rank")
+MOST = {"splits": 2**16}  # each of them costs time and memory, also a part without a key
 
 
 def float_array(name, x, ndim=None):
@@ -103,16 +104,16 @@ def state(name, s):
     one_dtype({f"m of {name}": m, f"l of {name}": l, f"o of {name}": o})
 
 
-def positive_int(name, value, least=1):
-    """A whole number of at least 1, or `least` (a bool is not one), returned as Python's own int, which cannot overflow."""
+def positive_int(name, value, least=1, most=float("inf")):
+    """A whole number from 1, or `least`, to `most` (a bool is not one), returned as Python's own int, which cannot overflow."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, but it is {short(value)}.") from None
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, but it is {short(number)}.")
+    if not least <= number <= most:
+        raise ValueError(f"{name} must be at {f'least {least}' if number < least else f'most {most}'}, but it is {short(number)}.")
     return number
 
 
@@ -176,7 +177,7 @@ def _machine(machine):
 def _check(arguments):
     for name in BLOCKS + COUNTS:
         if name in arguments:
-            arguments[name] = positive_int(name, arguments[name], least=0 if name in ("seed", "reach") else 1)
+            arguments[name] = positive_int(name, arguments[name], 0 if name in ("seed", "reach") else 1, MOST.get(name, float("inf")))
     if {"heads", "kv_heads"} <= arguments.keys() and arguments["heads"] % arguments["kv_heads"]:
         raise ValueError(f"heads must be a multiple of kv_heads, but they are {arguments['heads']} and {arguments['kv_heads']}.")
     if "sram_bytes" in arguments and arguments["sram_bytes"] < arguments["itemsize"]:

@@ -45,9 +45,24 @@ def block_sizes(sram_bytes, head_dim, itemsize):
     return min(block_k, head_dim), block_k
 
 
-def _visible_keys(i_stop, n_q, n_k, causal):
-    """How many keys the queries up to row i_stop (exclusive) see together: a prefix of the n_k keys."""
-    return min(n_k, max(0, i_stop + n_k - n_q)) if causal else n_k
+def _sum_of_quotients(n, start, step, size):
+    """The sum of max(0, start + step i) // size over i = 0 .. n - 1, in as many steps as Euclid's algorithm takes."""
+    negative = max(0, -(start // step))  # terms, which count as 0
+    n, start, total = n - negative, start + negative * step, 0
+    while n > 0:
+        total += n * (n - 1) // 2 * (step // size) + n * (start // size)
+        start, step = start % size, step % size
+        n, start = divmod(n * step + start, size)
+        step, size = size, step  # the points below a line were counted by columns; what is left is counted by rows
+    return total
+
+
+def _visible_tiles(n_q, n_k, block_q, block_k, causal):
+    """How many tiles of keys each tile of queries sees, added up over the tiles of queries, the last of which sees all."""
+    query_tiles, key_tiles = -(-n_q // block_q), -(-n_k // block_k)
+    if not causal:
+        return query_tiles * key_tiles
+    return _sum_of_quotients(query_tiles - 1, block_q + n_k - n_q + block_k - 1, block_q, block_k) + key_tiles
 
 
 @validated
@@ -57,16 +72,13 @@ def tile_counts(n_q, n_k, block_q, block_k, causal=False):
     Skipped tiles lie wholly above the diagonal and cost nothing, diagonal ones need a mask, full ones do not. Raises
     TypeError or ValueError unless sizes are positive whole numbers and causal True or False.
     """
-    full = diagonal = 0
-    key_tiles = -(-n_k // block_k)
-    for i0 in range(0, n_q, block_q):
-        i1 = min(i0 + block_q, n_q)
-        needed = -(-_visible_keys(i1, n_q, n_k, causal) // block_k)
-        all_rows_see = _visible_keys(i0 + 1, n_q, n_k, causal)  # keys that even the tile's first row sees
-        unmasked = key_tiles if all_rows_see == n_k else all_rows_see // block_k
-        full += min(needed, unmasked)
-        diagonal += needed - min(needed, unmasked)
-    return full, diagonal, key_tiles * -(-n_q // block_q) - full - diagonal
+    query_tiles, key_tiles = -(-n_q // block_q), -(-n_k // block_k)
+    full = visible = _visible_tiles(n_q, n_k, block_q, block_k, causal)
+    if causal:
+        full = _sum_of_quotients(query_tiles, n_k - n_q + 1, block_q, block_k)  # whole tiles that even a tile's first row sees
+        if (n_q - 1) % block_q == 0:  # the last tile has one row: a ragged tile of keys is full there, too
+            full += key_tiles - n_k // block_k
+    return full, visible - full, query_tiles * key_tiles - visible
 
 
 @validated
@@ -78,10 +90,10 @@ def tiled_traffic(n_q, n_k, head_dim, block_q, block_k, itemsize, causal=False):
     These are the loads and stores of algorithm 1 of Dao 2023, counted. Raises TypeError or ValueError unless sizes are
     positive whole numbers and causal True or False.
     """
-    key_rows = 0
-    for i0 in range(0, n_q, block_q):
-        visible = _visible_keys(min(i0 + block_q, n_q), n_q, n_k, causal)
-        key_rows += min(n_k, -(-visible // block_k) * block_k)
+    query_tiles, key_tiles = -(-n_q // block_q), -(-n_k // block_k)
+    blind = max(0, n_q - n_k + (key_tiles - 1) * block_k) // block_q if causal else 0  # tiles of queries that do not see the last tile of keys
+    missing = key_tiles * block_k - n_k  # rows, of which that tile is short
+    key_rows = block_k * _visible_tiles(n_q, n_k, block_q, block_k, causal) - missing * (query_tiles - blind)
     read = n_q * head_dim + 2 * key_rows * head_dim
     written = n_q * head_dim + n_q
     return read * itemsize, written * itemsize

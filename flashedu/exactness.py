@@ -4,13 +4,13 @@ Flash attention computes what naive attention computes; only the order of floati
 answer is judged by |o - o*| against a bound that follows from the unit roundoff u of the arithmetic:
 
     |o - o*| <= slack * [ (kappa + u_P) (P*|V|) + u_o (|o*| + u_P P*|V|) ]
-    kappa = 2 delta + u (2 T + 2 sqrt(Bn) + 8)
+    kappa = 2 delta + u (2 T + 2 sqrt(B) + 8)
     delta = u ((sqrt(D) + 3) max_j sum |q||k| scale + 2 (max S - min S))
 
 delta is the error of one score (a dot product of length D, the scaling, the subtraction of the maximum), which exp
-turns into a relative error; T is the number of key tiles, each of which may rescale the sums once, and Bn their size.
+turns into a relative error; T is the number of key tiles, each of which may rescale the sums once, and B their size.
 The square roots are the probabilistic bound on a sum's rounding error (Higham and Mary 2019): rounding errors have
-random signs and partly cancel. The worst case would grow with D and Bn themselves, and is never met in practice. The
+random signs and partly cancel. The worst case would grow with D and B themselves, and is never met in practice. The
 bound scales with P*|V|, not with |o*|, because the terms of o may cancel. u is that of float32, or of float64 for
 float64 inputs; u_P and u_o are those of the types that P and o are rounded to, which for float16 and bfloat16 are these.
 
@@ -161,20 +161,17 @@ class Forward:
 def forward_errors(q, k, v, causal=False, scale=None, block_k=None, dtype=None, u=None):
     """The `Forward` of one head, q (Nq, D), k (Nk, D), v (Nk, Dv); takes and raises what `attention_bounds` does."""
     arguments.attention_inputs(q, k, v)
-    if block_k is not None:
-        arguments.positive_int("block_k", block_k)
-    if u is not None:
-        arguments.number("u", u)
     dtype = q.dtype if dtype is None else dtype
     u_type = unit_roundoff(dtype)
     q, k, v = (arguments.in_type(name, x, dtype) for name, x in (("q", q), ("k", k), ("v", v)))
     u = unit_roundoff(q.dtype) if u is None else u
+    arguments.number("u", u)
     cast = u_type > UNIT_ROUNDOFF["float32"]  # to 16 bits
     tiny = float(_tiny(q))
     r = Rounding(u, u_type if cast else 0.0, u_type if cast else u, tiny, 2.0**-25 if arguments.dtype_name(dtype) == "float16" else tiny)
 
     d, n_k = q.shape[1], len(k)
-    block_k = n_k if block_k is None else min(block_k, n_k)
+    block_k = min(n_k, arguments.positive_int("block_k", n_k if block_k is None else block_k))
     s = scores(q, k, causal, scale)
     scale = 1 / math.sqrt(d) if scale is None else scale
     m, l, spread = _row_statistics(s)
@@ -196,8 +193,10 @@ def by_head(one_head, q, k, v, do=None):
     """The bounds of one_head(q, k, v), or one_head(q, k, v, do), for every query head of torch's layout, stacked to (B, H, ...).
 
     q (B, H, Nq, D), k (B, Hkv, Nk, D), v (B, Hkv, Nk, Dv), H a multiple of Hkv, do (B, H, Nq, Dv). Raises TypeError for other
-    dtypes, ValueError for shapes that do not fit and for NaN or inf.
+    dtypes and a one_head that is no function, ValueError for shapes that do not fit and for NaN or inf.
     """
+    if not callable(one_head):
+        raise TypeError(f"one_head must be a function, but it is {arguments.short(one_head)}.")
     arguments.layer_inputs(q, k, v, do)
     (batch, heads), group = q.shape[:2], q.shape[1] // k.shape[1]
     more = () if do is None else (do,)
@@ -227,7 +226,8 @@ def state_bounds(parts, u):
     m is a maximum and has no rounding error: it must be equal. Returns (m, Bound for l, Bound for o). Raises TypeError or
     ValueError for what is no state, parts that differ in shape or dtype, and no parts at all.
     """
-    parts = list(parts)
+    if not isinstance(parts, list | tuple):
+        raise TypeError(f"parts must be a list of states (m, l, o), but it is {arguments.short(parts)}.")
     if not parts:
         raise ValueError("parts must hold at least one state, but it is empty.")
     for i, part in enumerate(parts):

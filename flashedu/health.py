@@ -16,11 +16,12 @@ PACKAGES = {  # name: what it is needed for
     "torch": "chapters 4 and later",
     "triton": "the kernels of chapters 4 and later",
 }
-# The attention kernels at a small ragged problem, judged by the bound. They run in a process of their own, since a broken
-# driver may end the process.
+# The name of the GPU, or an empty line; then the attention kernels at a small ragged problem, judged by the bound. In a
+# process of its own, since a broken driver may end the process.
 SELF_TEST = """
-from flashedu.kernels import DEVICE, flash_attention
 import torch
+print(torch.cuda.get_device_name() if torch.cuda.is_available() else "", flush=True)
+from flashedu.kernels import DEVICE, flash_attention
 from flashedu.exactness import attention_bounds
 from flashedu.grading.inputs import qkv
 q, k, v = (x[None, None] for x in qkv("random", 65, 130, 24))
@@ -86,13 +87,12 @@ def _kernels(out):
     if missing:
         _line(out, "none", f"no kernels here, without {' and '.join(missing)}; chapters 0 to 3 do not need them")
         return False
-    run = _child("import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')")
-    if run.returncode:
-        _line(out, "FAIL", f"torch does not import: {_last_line(run.stderr)}", "remove .venv and run `make lab`")
-        return False
-    name = run.stdout.strip()
-    where = f"GPU: {name}" if name else "no GPU: Triton's interpreter"
     test = _child(SELF_TEST)
+    if not test.stdout:
+        _line(out, "FAIL", f"torch does not import: {_last_line(test.stderr)}", "remove .venv and run `make lab`")
+        return False
+    name = test.stdout.splitlines()[0]
+    where = f"GPU: {name}" if name else "no GPU: Triton's interpreter"
     if test.returncode == 0:
         _line(out, "ok", f"{where}; the kernel self-test passes")
     elif name:
@@ -107,8 +107,8 @@ def _child(code):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     try:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, env=environment)
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess([], 1, "", "no answer within 180 seconds")
+    except subprocess.TimeoutExpired as late:
+        return subprocess.CompletedProcess([], 1, (late.stdout or b"").decode(errors="replace"), "no answer within 180 seconds")
 
 
 def _last_line(text):

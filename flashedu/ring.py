@@ -7,11 +7,11 @@ states merge as they do there, and the empty one is (0, -inf). In the backward p
 with them and are home after the last step.
 
 With a causal mask, runs of neighbours would be unfair: the process with the last of them would see all keys, the first
-hardly any. So process r of P holds chunks r and 2 P - 1 - r of 2 P ("zigzag"). When the keys of process j visit,
+hardly any. So process r of G holds chunks r and 2 G - 1 - r of 2 G ("zigzag"). When the keys of process j visit,
 
     j = r    the chunks lie in order: a causal mask over both, as in a sequence of their own
-    j < r    both query chunks see key chunk j, and neither sees chunk 2 P - 1 - j, which lies behind them
-    j > r    chunk r sees neither, and chunk 2 P - 1 - r sees both
+    j < r    both query chunks see key chunk j, and neither sees chunk 2 G - 1 - j, which lies behind them
+    j > r    chunk r sees neither, and chunk 2 G - 1 - r sees both
 
 which is the same work in every step, and for everybody.
 """
@@ -22,53 +22,58 @@ import time
 import torch
 import torch.distributed as dist
 
-from flashedu.arguments import boolean, dtype_name, number, positive_int
+from flashedu.arguments import boolean, dtype_name, number, positive_int, short
 from flashedu.kernels import attention
+from flashedu.kernels.inputs import checked, partial_results, sequence, sequence_shards
 
 KEYS, GRADIENTS, AGREEMENT = range(3)  # tags: what a message carries
 EMPTY = float("-inf")  # the lse of a row that has seen no key
 DTYPES = (*attention.DTYPES, torch.float64)
 
 
+@checked(sequence)
 def shard(x, rank, world, causal=False):
     """The rows of a sequence that one process of a ring holds.
 
     Takes x (B, H, N, ...), the whole sequence; returns (B, H, N / world, ...): the run number `rank` of `world` equal ones
     or, causal, chunks rank and 2 world - 1 - rank of 2 world equal ones. Raises ValueError unless N can be cut so and
-    rank < world, TypeError for a rank, world or causal of another type. Source: Liu et al. 2023 (Ring Attention), section
+    rank < world, TypeError for an argument of another type. Source: Liu et al. 2023 (Ring Attention), section
     3; Llama team 2024 (The Llama 3 Herd of Models), section 3.3.2, for the two chunks; Brandon et al. 2023 (Striped
     Attention) for the problem that they solve.
     """
     boolean("causal", causal)
     world, rank = positive_int("world", world), positive_int("rank", rank, least=0)
     if rank >= world:
-        raise ValueError(f"rank must be less than world, but they are {rank} and {world}.")
+        raise ValueError(f"rank must be less than world, but they are {short(rank)} and {short(world)}.")
     runs = 2 * world if causal else world
     if x.shape[2] == 0 or x.shape[2] % runs:
-        what = f"2 world = {runs} with a causal mask" if causal else f"world = {runs}"
+        what = f"2 world = {short(runs)} with a causal mask" if causal else f"world = {short(runs)}"
         raise ValueError(f"the length of the sequence must be a multiple of {what}, but it is {x.shape[2]}.")
     chunks = x.chunk(runs, dim=2)
     return torch.cat((chunks[rank], chunks[runs - 1 - rank]), dim=2) if causal else chunks[rank].contiguous()
 
 
+@checked(sequence_shards)
 def unshard(shards, causal=False):
     """The whole sequence (B, H, N, ...) from the shards (B, H, N / world, ...) of all processes, in the order of their ranks.
 
-    Raises TypeError unless causal, as it was for `shard`, is True or False.
+    Raises TypeError for what is no list of tensors of one dtype on one device, or a causal that is neither True nor False;
+    ValueError unless the tensors have one shape, N / world even if causal, as it was for `shard`.
     """
-    boolean("causal", causal)
     if not causal:
         return torch.cat(list(shards), dim=2)
     first, second = zip(*(x.chunk(2, dim=2) for x in shards))
     return torch.cat((*first, *reversed(second)), dim=2)
 
 
+@checked(partial_results)
 def merge(a, b):
     """Attention over two disjoint sets of keys together, from attention over each.
 
     Takes two pairs (o, lse) with shapes (..., N, D) and (..., N) and returns one of the same shapes: lse = log(e^lse_a +
     e^lse_b), o = e^(lse_a - lse) o_a + e^(lse_b - lse) o_b. The operation is associative and commutative, and o = 0, lse =
-    -inf is its identity. Source: as `flashedu.reference.merge_states`, of which it is the normalised form.
+    -inf is its identity. In the package it raises TypeError or ValueError for what are no such pairs. Source: as
+    `flashedu.reference.merge_states`, of which it is the normalised form.
     """
     (o_a, lse_a), (o_b, lse_b) = a, b
     lse = torch.logaddexp(lse_a, lse_b)
@@ -91,10 +96,10 @@ def visible(rank, source, n, causal):
 def ring_attention(q, k, v, *, causal=False, scale=None, return_lse=False, backend="auto", group=None, timeout_s=60.0):
     """softmax(scale q k^T) v of a sequence that is spread over the processes of a group, forward and backward.
 
-    Every process calls it with its shards, as `shard` cuts them: q (B, H, N / P, D), k and v (B, Hkv, N / P, D), H a
-    multiple of Hkv, alike in all P processes; without a mask the queries may have another length than the keys. With
+    Every process calls it with its shards, as `shard` cuts them: q (B, H, N / G, D), k and v (B, Hkv, N / G, D), H a
+    multiple of Hkv, alike in all G processes; without a mask the queries may have another length than the keys. With
     causal=True query i of the whole sequence sees key j when j <= i. Returns o like q or, with return_lse=True, (o, lse),
-    lse (B, H, N / P), both differentiable, and every process must then run the backward pass.
+    lse (B, H, N / G), both differentiable, and every process must then run the backward pass.
 
     dtype, scale and backend are those of `flashedu.kernels.flash_attention`, whose passes compute the steps. Steps are
     added up in float32 (float64 for float64); o of a step has been rounded to the inputs' dtype, gradients have not. The

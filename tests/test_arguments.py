@@ -272,6 +272,17 @@ def refusals():
     yield "exactness.state_bounds", {"parts": [state(), None]}, TypeError, "part", "None"
     yield "exactness.state_bounds", {"parts": [state(), state(dtype="float64")]}, TypeError, "part", "float64"
     yield "exactness.state_bounds", {"parts": [state(), state(4)]}, ValueError, "parts", "(4, 2)"
+    for wrong, quoted in ((None, "None"), (3, "3"), (array(3), "array(")):
+        yield "exactness.state_bounds", {"parts": wrong}, TypeError, "parts", quoted
+    for wrong in (None, 3):
+        yield "exactness.by_head", {"one_head": wrong}, TypeError, "one_head", repr(wrong)
+    for wrong in ([[]], [[array(2, 4)]], [3], [None], [(array(2, 4), array(2, 2), array(2, 2))]):
+        yield "reference.shared_prefix_attention", {"suffixes": wrong}, TypeError, "suffixes", repr(wrong)[:9]
+    for wrong, quoted in ((2**16 + 1, "65537"), (10**9, "1000000000"), (10**400, "1000"), (10**5000, "int")):
+        yield "reference.split_kv_attention", {"splits": wrong}, ValueError, "splits", quoted
+    for name in ("n_k", "head_dim"):
+        for wrong, quoted in ((10**9, "1000000000"), (10**400, "1000")):
+            yield "reference.outlier_inputs", {name: wrong}, ValueError, name, quoted
     for call in ("exactness.Bound.errors", "exactness.Bound.ratio"):
         yield call, {"value": array(4)}, ValueError, "value", "(4,)"
         yield call, {"value": None}, TypeError, "value", "None"

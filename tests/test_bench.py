@@ -434,6 +434,23 @@ def test_without_a_gpu_the_command_says_so_and_measures_nothing(options, monkeyp
     assert printed.out == ""
 
 
+@pytest.mark.parametrize("options", [[], ["--ladder"]])
+@pytest.mark.parametrize("place", ["file", "file/sub", "file/sub/sub"])
+def test_a_result_that_cannot_be_written_is_not_measured(place, options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(speed, "missing", lambda: pytest.fail("it went on"))
+    (tmp_path / "file").touch()
+    assert main(["bench", *options, "--out", str(tmp_path / place)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == f"bench cannot write its result: {tmp_path / 'file'} is no folder that can be written to, so name another one with --out.\n"
+    assert printed.out == ""
+
+
+def test_a_folder_for_the_result_must_let_it_be_written(tmp_path, monkeypatch):
+    assert speed.unwritable(tmp_path / "new" / "newer") is speed.unwritable(tmp_path) is speed.unwritable(None) is None
+    monkeypatch.setattr(speed.os, "access", lambda path, mode: False)
+    assert speed.unwritable(tmp_path / "new").startswith(f"bench cannot write its result: {tmp_path} is no folder that can be written to")
+
+
 def test_without_torch_too(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["bench"]) == 2

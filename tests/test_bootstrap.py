@@ -227,6 +227,32 @@ def test_a_class_is_laid_out_by_the_teachers_python(monkeypatch):
     assert ".venv-class" in run[0][0] and run[0][1:] == ["-m", "flashedu", "class", "../my class"]
 
 
+@pytest.mark.parametrize("place, says", [
+    ("file", "file is no folder that can be written to"), ("full", "is not empty: name a folder"), ("file/sub", "file is no folder that can be written to"), (None, "Name one folder"),
+])
+def test_a_place_that_cannot_hold_a_course_is_refused_before_anything_is_installed(machine, place, says):
+    (machine.root / "file").touch()
+    (machine.root / "full" / "of").mkdir(parents=True)
+    with pytest.raises(SystemExit) as stopped:
+        bootstrap.check_course([place] if place else [])
+    text = stopped.value.code
+    assert says in text and text.endswith(".") and "\n" not in text
+
+
+@pytest.mark.parametrize("place", ["new", "new/newer", "empty"])
+def test_a_place_that_can_is_not(machine, place):
+    (machine.root / "empty").mkdir()
+    bootstrap.check_course([place])
+
+
+def test_the_place_is_looked_at_first(tmp_path):
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    (tmp_path / "file").touch()
+    done = subprocess.run([sys.executable, tmp_path / "tools/bootstrap.py", "class", "file"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == "" and not (tmp_path / ".venv-class").exists()
+    assert done.stderr == f"{tmp_path / 'file'} is no folder that can be written to: name another place for the course.\n"
+
+
 def test_an_old_python_can_read_the_file():
     ast.parse((ROOT / "tools/bootstrap.py").read_text(), feature_version=(3, 6))
 

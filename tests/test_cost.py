@@ -43,6 +43,27 @@ def test_tiled_traffic_against_adding_up_tiles(shape, blocks, causal, itemsize):
     assert cost.tiled_traffic(n_q, n_k, d, *blocks, itemsize, causal) == (read * itemsize, written * itemsize)
 
 
+@pytest.mark.parametrize("n_q, n_k", list(itertools.product(range(1, 7), repeat=2)))
+def test_every_small_mask_against_looking_at_every_tile(n_q, n_k):
+    mask = sees(n_q, n_k, True)
+    for block_q, block_k in itertools.product(range(1, 5), repeat=2):
+        found = [tile for _, tile in tiles(mask, block_q, block_k)]
+        full, seen = sum(tile.all() for tile in found), sum(tile.any() for tile in found)
+        assert cost.tile_counts(n_q, n_k, block_q, block_k, True) == (full, seen - full, len(found) - seen)
+        read = n_q + 2 * sum(tile.shape[1] for tile in found if tile.any())
+        assert cost.tiled_traffic(n_q, n_k, 1, block_q, block_k, 1, True)[0] == read
+
+
+@pytest.mark.parametrize("rows", [10**12, 10**400])
+def test_any_size_is_counted_at_once(rows):
+    """A square of tiles: T on the diagonal, as many below it as above."""
+    n, half, elements = 128 * rows, rows * (rows - 1) // 2, 64 * 2
+    assert cost.tile_counts(n, n, 128, 128) == (rows * rows, 0, 0)
+    assert cost.tile_counts(n, n, 128, 128, True) == (half, rows, half)
+    assert cost.tiled_traffic(n, n, 64, 128, 128, 2)[0] == elements * (n + 2 * rows * n)
+    assert cost.tiled_traffic(n, n, 64, 128, 128, 2, True)[0] == elements * (n + 2 * 128 * (half + rows))
+
+
 @pytest.mark.parametrize("shape, blocks, itemsize", list(itertools.product(SHAPES, BLOCKS, (1, 2, 4))))
 def test_fa1_traffic_against_adding_up_tiles(shape, blocks, itemsize):
     (n_q, n_k), (block_q, block_k), d = shape, blocks, 3

@@ -11,11 +11,11 @@ from flashedu import exactness, health
 from flashedu.health import PACKAGES, examine
 
 ROOT = Path(__file__).parents[1]
-DONE = subprocess.CompletedProcess([], 0, "", "")
+DONE = subprocess.CompletedProcess([], 0, "\n", "")  # torch imports, and sees no GPU
 
 
-def failed(stderr):
-    return subprocess.CompletedProcess([], 1, "", stderr)
+def failed(stderr, stdout=""):
+    return subprocess.CompletedProcess([], 1, stdout, stderr)
 
 
 @pytest.fixture
@@ -112,8 +112,7 @@ def test_torch_does_not_import(machine):
 
 @pytest.mark.parametrize("gpu, word", [("", "make lab"), ("NVIDIA H200", "nvidia-smi")])
 def test_the_kernel_self_test_fails(machine, gpu, word):
-    answers = iter([subprocess.CompletedProcess([], 0, gpu + "\n", ""), failed("AssertionError: flash attention ran, but its result is wrong")])
-    machine.setattr(health, "_child", lambda code: next(answers))
+    machine.setattr(health, "_child", lambda code: failed("AssertionError: flash attention ran, but its result is wrong", stdout=gpu + "\n"))
     good, text = examined()
     mark, line, advice = finding(text, "the kernel self-test fails")
     assert good and mark == "FAIL" and "its result is wrong" in line and word in advice
@@ -121,8 +120,7 @@ def test_the_kernel_self_test_fails(machine, gpu, word):
 
 
 def test_a_gpu_is_named(machine):
-    answers = iter([subprocess.CompletedProcess([], 0, "NVIDIA H200\n", ""), DONE])
-    machine.setattr(health, "_child", lambda code: next(answers))
+    machine.setattr(health, "_child", lambda code: subprocess.CompletedProcess([], 0, "NVIDIA H200\n", ""))
     assert "  ok    GPU: NVIDIA H200; the kernel self-test passes" in examined()[1]
 
 
@@ -146,13 +144,14 @@ def test_child_runs_code_without_the_interpreter_switch(monkeypatch):
     assert run.returncode == 1 and health._last_line(run.stderr) == "no"
 
 
-def test_child_does_not_wait_for_ever(monkeypatch):
+@pytest.mark.parametrize("printed", [None, b"NVIDIA H200\n"])
+def test_child_does_not_wait_for_ever(monkeypatch, printed):
     def run(*args, timeout, **kwargs):
-        raise subprocess.TimeoutExpired("python", timeout)
+        raise subprocess.TimeoutExpired("python", timeout, output=printed)
 
     monkeypatch.setattr(health.subprocess, "run", run)
     run = health._child("")
-    assert run.returncode == 1 and "180 seconds" in run.stderr
+    assert run.returncode == 1 and "180 seconds" in run.stderr and run.stdout.encode() == (printed or b"")
 
 
 def test_the_self_test_can_fail():

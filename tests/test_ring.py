@@ -263,7 +263,7 @@ def test_calls_that_differ_are_refused(other, words):
     assert words in str(outcomes[0].value)
 
 
-X = torch.zeros(1, 2, 6, 8)
+X, LSE = torch.zeros(1, 2, 6, 8), torch.zeros(1, 2, 6)
 
 
 @pytest.mark.parametrize("call, error, words", [
@@ -273,6 +273,36 @@ X = torch.zeros(1, 2, 6, 8)
     (lambda: shard(X, 3, 3), ValueError, "rank must be less than world, but they are 3 and 3"),
     (lambda: shard(X, -1, 3), ValueError, "rank must be at least 0"),
     (lambda: shard(X, 0, 3, causal=1), TypeError, "causal must be True or False"),
+    (lambda: shard(X, 0, 10**400), ValueError, "0000..., but it is 6"),
+    (lambda: shard(X.numpy(), 0, 2), TypeError, "x must be a torch tensor, but it is of type ndarray"),
+    (lambda: shard(None, 0, 2), TypeError, "x must be a torch tensor, but it is of type NoneType"),
+    (lambda: shard(X[0, 0], 0, 2), ValueError, "x must have shape (B, H, N, ...), but it has (6, 8)"),
+    (lambda: shard(X.to_sparse(), 0, 2), TypeError, "x must be a dense tensor, but it is sparse_coo"),
+    (lambda: shard(X, 0), TypeError, "was called wrongly: missing a required argument: 'world'"),
+    (lambda: unshard(None), TypeError, "shards must be a list of tensors, but it is None"),
+    (lambda: unshard(X), TypeError, "shards must be a list of tensors, but it is tensor"),
+    (lambda: unshard([]), ValueError, "shards must hold at least one tensor"),
+    (lambda: unshard([], causal=True), ValueError, "shards must hold at least one tensor"),
+    (lambda: unshard([X.numpy()] * 2), TypeError, "shard 0 must be a torch tensor, but it is of type ndarray"),
+    (lambda: unshard([X, None]), TypeError, "shard 1 must be a torch tensor, but it is of type NoneType"),
+    (lambda: unshard([X, X[..., 1:]]), ValueError, "shards must have one shape, but shard 0 has (1, 2, 6, 8) and shard 1 (1, 2, 6, 7)"),
+    (lambda: unshard([X, X[:, :, 1:]]), ValueError, "and shard 1 (1, 2, 5, 8)"),
+    (lambda: unshard([X, X.double()]), TypeError, "they are float32 on cpu and float64 on cpu"),
+    (lambda: unshard([X, X.to("meta")]), TypeError, "they are float32 on cpu and float32 on meta"),
+    (lambda: unshard([X[0, 0]] * 2), ValueError, "a shard must have shape (B, H, N / world, ...), but it has (6, 8)"),
+    (lambda: unshard([X[:, :, 1:]] * 2, causal=True), ValueError, "N / world even with a causal mask, but it has (1, 2, 5, 8)"),
+    (lambda: unshard([X, X], causal=1), TypeError, "causal must be True or False"),
+    (lambda: merge(1, 2), TypeError, "a must be a pair (o, lse), but it is 1"),
+    (lambda: merge((X, LSE), None), TypeError, "b must be a pair (o, lse), but it is None"),
+    (lambda: merge((X,), (X, LSE)), TypeError, "a must be a pair (o, lse), but it is (tensor"),
+    (lambda: merge((X, LSE), (X.numpy(), LSE)), TypeError, "o of b must be a torch tensor, but it is of type ndarray"),
+    (lambda: merge((X, LSE), (X, LSE.int())), TypeError, "lse of b must be float32, float16, bfloat16 or float64, but it is int32"),
+    (lambda: merge((X, LSE), (X, X)), ValueError, "but they are (1, 2, 6, 8), (1, 2, 6), (1, 2, 6, 8), (1, 2, 6, 8)"),
+    (lambda: merge((X, LSE), (X[..., 1:], LSE)), ValueError, "(1, 2, 6, 7), (1, 2, 6)"),
+    (lambda: merge((X, LSE), (X[:, :, 1:], LSE[:, :, 1:])), ValueError, "(1, 2, 5, 8), (1, 2, 5)"),
+    (lambda: merge((X, LSE), (X.to("meta"), LSE.to("meta"))), TypeError, "o of a and o of b must be on one device"),
+    (lambda: merge((LSE[0, 0, 0], LSE[0, 0, 0]), (LSE[0, 0, 0], LSE[0, 0, 0])), ValueError, "but they are (), (), (), ()"),
+    (lambda: merge((X, LSE)), TypeError, "was called wrongly: missing a required argument: 'b'"),
     (lambda: ring_attention(X, X, X, causal=None), TypeError, "causal must be True or False"),
     (lambda: ring_attention(X, X, X, timeout_s=0), ValueError, "timeout_s must be positive"),
     (lambda: ring_attention(X, X, X, timeout_s="1"), TypeError, "timeout_s must be a number"),
@@ -287,9 +317,9 @@ X = torch.zeros(1, 2, 6, 8)
     (lambda: ring_attention(X, X, X), RuntimeError, "call torch.distributed.init_process_group"),
 ])
 def test_refusals(call, error, words):
-    with pytest.raises(error, match=words.replace("(", r"\(")) as caught:
+    with pytest.raises(error) as caught:
         call()
-    assert str(caught.value).count(". ") == 0
+    assert words in str(caught.value) and str(caught.value).count(". ") == 0
 
 
 

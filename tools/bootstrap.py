@@ -96,6 +96,20 @@ def read_stamp(venv):
         return {}
 
 
+def check_course(flags):
+    """Stop with one sentence, before anything is installed for it, if there can be no course in the folder DIR."""
+    if len(flags) != 1:
+        sys.exit("Name one folder that does not exist yet, as in `python3 tools/bootstrap.py class ../my-class`.")
+    folder = os.path.abspath(os.path.join(ROOT, flags[0]))
+    there = folder
+    while not os.path.exists(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there) or not os.access(there, os.R_OK | os.W_OK):
+        sys.exit(f"{there} is no folder that can be written to: name another place for the course.")
+    if there == folder and os.listdir(folder):
+        sys.exit(f"{folder} is not empty: name a folder that does not exist yet.")
+
+
 def run(venv, *command):
     """Run a command in the root, with its temporary files on the disk that was checked."""
     code = subprocess.call(command, cwd=ROOT, env=dict(os.environ, TMPDIR=venv))
@@ -192,6 +206,8 @@ def course(flags):
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in EXTRAS:
         sys.exit(__doc__)
+    if sys.argv[1] == "class":
+        check_course(sys.argv[2:])
     try:
         install(sys.argv[1])
     except KeyboardInterrupt:

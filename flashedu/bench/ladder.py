@@ -94,7 +94,7 @@ def measure_problem(n, head_dim, causal, names, rounds, matmul, clock):
 
 def run(head_dims=speed.HEAD_DIMS, lengths=speed.LENGTHS, rounds=ROUNDS, without=(), out=None):
     """Measure, print the tables, write the result into the folder `out` if there is one; returns the exit status."""
-    sentence = speed.missing()
+    sentence = speed.unwritable(out) or speed.missing()
     if sentence:
         print(sentence, file=sys.stderr)
         return 2

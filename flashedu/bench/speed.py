@@ -1,4 +1,5 @@
 """`python -m flashedu bench`: the speed of our attention kernels beside torch's, on this machine's GPU, all in one run."""
+import os
 import sys
 import time
 from functools import partial
@@ -114,6 +115,16 @@ def missing():
     return None
 
 
+def unwritable(out):
+    """One sentence that says why a result cannot be written into the folder `out`, or None; it need not exist yet."""
+    if out is None:
+        return None
+    there = next((path for path in (out.absolute(), *out.absolute().parents) if os.path.exists(path)), out)
+    if os.path.isdir(there) and os.access(there, os.W_OK):
+        return None
+    return f"bench cannot write its result: {there} is no folder that can be written to, so name another one with --out."
+
+
 def sweep(head_dims, lengths, measure):
     """The rows of measure(n, head_dim, causal) for every size; says on stderr how far it is."""
     begin, rows = time.perf_counter(), []
@@ -135,7 +146,7 @@ def show(measured, subject, ours, out):
 
 def run(head_dims=HEAD_DIMS, lengths=LENGTHS, rounds=ROUNDS, without=(), out=None):
     """Measure, print the tables, write the result into the folder `out` if there is one; returns the exit status."""
-    sentence = missing()
+    sentence = unwritable(out) or missing()
     if sentence:
         print(sentence, file=sys.stderr)
         return 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from flashedu.demos.page import PAGE
-from flashedu.viz.svg import INK
+from flashedu.viz.figure import WORDS
 
 MOST_FRAMES = 1000
 WIDE = {"description_width": "initial"}
@@ -64,7 +64,7 @@ def failure(error):
     """What is shown when a drawing could not be made: the error in a sentence, and where it happened."""
     where = html.escape("".join(traceback.format_exception(error)))
     return (
-        f'<div role="alert" style="color:{INK};border-left:4px solid;padding-left:.6em"><strong>This picture could not be drawn. '
+        f'<div role="alert" style="color:{WORDS};border-left:4px solid;padding-left:.6em"><strong>This picture could not be drawn. '
         f"{html.escape(type(error).__name__)}: {html.escape(str(error))}</strong><details><summary>Where it happened</summary>"
         f"<pre>{where}</pre></details></div>"
     )

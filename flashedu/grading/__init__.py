@@ -1,6 +1,7 @@
 """Checking a learner's answer: see `check`, `require`, `score`, `hint`, `progress`."""
 import html
 
+from flashedu.arguments import short
 from flashedu.grading.exercises import EXERCISES
 from flashedu.grading.hints import HINTS
 from flashedu.grading.judging import judge
@@ -47,9 +48,9 @@ def hint(exercise, level=1):
     Raises ValueError, with what there is, for another exercise or level.
     """
     name = getattr(exercise, "__name__", exercise)
-    if name not in HINTS:
-        raise ValueError(f"exercise must be one of {', '.join(HINTS)}, but it is {name!r}.")
-    if level not in (1, 2, 3):
-        raise ValueError(f"level must be 1, 2 or 3, but it is {level!r}.")
+    if not isinstance(name, str) or name not in HINTS:
+        raise ValueError(f"exercise must be one of {', '.join(HINTS)}, but it is {short(name)}.")
+    if type(level) is not int or level not in (1, 2, 3):
+        raise ValueError(f"level must be 1, 2 or 3, but it is {short(level)}.")
     title, text = f"{name}, hint {level} of 3", HINTS[name][level - 1]
     show(f"{title}: {text}", f'<p style="max-width:60em"><b>{title}.</b> {html.escape(text)}</p>')

@@ -1,11 +1,11 @@
 """`flash_attention`: one differentiable function over the kernels and, where they do not run, the NumPy reference."""
 import torch
 
-from flashedu.arguments import boolean, number, short
+from flashedu.arguments import boolean, dtype_name, short
 from flashedu.kernels.device import DEVICE
+from flashedu.kernels.inputs import DTYPES, layer_tensors, scale_or_none
 
 BACKENDS = ("auto", "triton", "hopper", "reference")
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class FlashAttention(torch.autograd.Function):
@@ -36,8 +36,8 @@ def flash_attention(q, k, v, *, causal=False, scale=None, return_lse=False, back
     Takes q (B, H, Nq, D), k and v (B, Hkv, Nk, D) with H a multiple of Hkv (query head h reads key
     head h // (H / Hkv)), any Nq, Nk >= 1, D <= 256, any strides, all float32, float16 or bfloat16;
     scale is 1/sqrt(D) unless given. With causal=True query i sees key j when j <= i + Nk - Nq; a row
-    that sees no key gives 0 and has gradient 0. Sums are float32 whatever the inputs; products of
-    float32 are exact unless torch.set_float32_matmul_precision allows TF32. Gradients are the same
+    that sees no key gives 0 and has gradient 0. Sums are float32 whatever the inputs; float32
+    is multiplied as float32 unless torch.set_float32_matmul_precision allows TF32. Gradients are the same
     bits in every run. In the kernels NaN and inf stay in their head and, forward, in their row of
     queries; in v they also reach the rows of the tile that the diagonal crosses, as 0 * NaN does in
     naive attention. The reference refuses them.
@@ -70,42 +70,13 @@ def prepare(q, k, v, scale=None, backend="auto"):
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, but it is {short(backend)}.")
-    _check(q, k, v)
-    if scale is not None:
-        number("scale", scale)
-        if not 1e-30 <= scale <= 1e30:  # in float32 nothing is lost then
-            raise ValueError(f"scale must be positive, between 1e-30 and 1e30, but it is {short(scale)}.")
+    layer_tensors(q, k, v)
+    scale_or_none(scale)
     if backend == "auto":
         on_gpu = q.device.type == DEVICE == "cuda" and q.dtype in DTYPES
         backend = "reference" if not on_gpu else "triton" if _hopper_refusal(q, k, v) else "hopper"
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     return scale, {"triton": _kernels, "hopper": _hopper, "reference": _reference}[backend](q, k, v)
-
-
-def _check(q, k, v):
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a torch tensor, but it is of type {type(x).__name__}.")
-        if x.dtype not in (*DTYPES, torch.float64):
-            raise TypeError(f"{name} must be float32, float16 or bfloat16 (or float64 for the reference), but it is {_name(x.dtype)}.")
-        if x.ndim != 4 or 0 in x.shape:
-            raise ValueError(f"{name} must have shape (batch, heads, rows, head dimension), none of them 0, but it has {tuple(x.shape)}.")
-        if (x.dtype, x.device) != (q.dtype, q.device):
-            raise TypeError(f"q, k and v must have one dtype and be on one device, but q is {_name(q.dtype)} on {q.device} and {name} "
-                            f"{_name(x.dtype)} on {x.device}.")
-    shapes = f"but q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
-    if k.shape != v.shape:
-        raise ValueError(f"k and v must have the same shape, {shapes}.")
-    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(f"q, k and v must have the same batch size and head dimension, {shapes}.")
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(f"the heads of q must be a multiple of those of k and v, {shapes}.")
-    if q.shape[3] > 256:
-        raise ValueError(f"the head dimension must be at most 256, but it is {q.shape[3]}.")
-
-
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
 
 
 def _kernels(q, k, v):
@@ -115,7 +86,7 @@ def _kernels(q, k, v):
     if q.device.type != DEVICE:
         raise ValueError(f'backend "triton" needs tensors on {DEVICE} here, but q is on {q.device.type}.')
     if q.dtype not in DTYPES:
-        raise TypeError(f'backend "triton" takes float32, float16 and bfloat16, but q is {_name(q.dtype)}.')
+        raise TypeError(f'backend "triton" takes float32, float16 and bfloat16, but q is {dtype_name(q.dtype)}.')
     if q.dtype == torch.bfloat16 and DEVICE == "cuda" and torch.cuda.get_device_capability(q.device) < (8, 0):
         raise TypeError("bfloat16 needs a GPU of compute capability 8.0 or later; use float16 or float32 on this one.")
     from flashedu.kernels.backward import flash_backward
@@ -155,6 +126,8 @@ def _hopper(q, k, v):
 
 
 def _reference(q, k, v):
+    if q.is_meta:
+        raise ValueError('backend "reference" needs tensors that hold numbers, but q is on meta.')
     from flashedu.kernels.numpy_passes import backward, forward
 
     return forward, backward

@@ -13,6 +13,7 @@ import triton.language as tl
 from flashedu.arguments import positive_int
 from flashedu.kernels.device import DEVICE
 from flashedu.kernels.forward import LN2, attend
+from flashedu.kernels.inputs import checked, kernel_inputs
 from flashedu.kernels.memory import store_tile
 from flashedu.kernels.tiles import DECODE, padded, pick, precision
 
@@ -108,6 +109,7 @@ def splits_for(heads, tiles, multiprocessors):
     return min(range(1, max(1, min(tiles, places)) + 1), key=time)
 
 
+@checked(kernel_inputs)
 def decode_attention(q, k, v, causal=False, scale=None, splits=None, tile=None):
     """Attention for few queries, such as the one of a decoding step, over many keys, and its lse.
 
@@ -115,12 +117,10 @@ def decode_attention(q, k, v, causal=False, scale=None, splits=None, tile=None):
     Nk, D), H a multiple of Hkv, D <= 256, any strides; o like q and lse (B, H, Nq) in float32. The Nq * H / Hkv
     rows that share a key head are one tile, which reads each key once (several tiles, if they are many). splits
     is the number of parts that the keys are split into, by default that of `splits_for`. They are merged
-    in their order: the same bits in every run. Raises TypeError for bfloat16 without a GPU, which the
-    interpreter cannot multiply, and TypeError or ValueError for splits that is no positive whole number.
-    Source: Dao, Haziza, Massa and Sizov 2023 (Flash-Decoding).
+    in their order: the same bits in every run. Raises TypeError or ValueError for splits that is no positive
+    whole number; in the package also for one above 2**16, for other tensors, and for bfloat16 without a GPU,
+    which the interpreter cannot multiply. Source: Dao, Haziza, Massa and Sizov 2023 (Flash-Decoding).
     """
-    if DEVICE == "cpu" and q.dtype == torch.bfloat16:
-        raise TypeError("Triton's interpreter cannot multiply bfloat16: without a GPU q must be float32 or float16.")
     batch, heads, n_q, d = q.shape
     kv_heads, n_k = k.shape[1:3]
     group = heads // kv_heads

@@ -5,6 +5,7 @@ It reads questions from stdin and writes answers to stdout, one JSON object a li
 """
 import contextlib
 import importlib
+import inspect
 import io
 import json
 import os
@@ -79,7 +80,7 @@ def launches(number, scratch, capability, shared_limit_bytes, module, source, fu
 
     run, triton.JITFunction.run = triton.JITFunction.run, compile_only
     try:
-        namespace[function](*map(without_data, arguments))
+        inspect.unwrap(namespace[function])(*map(without_data, arguments))  # without checks: these tensors are nowhere
     finally:
         triton.JITFunction.run = run
     if not compiled:

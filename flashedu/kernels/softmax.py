@@ -3,6 +3,8 @@ import torch
 import triton
 import triton.language as tl
 
+from flashedu.kernels.inputs import checked, matrix
+
 
 @triton.jit
 def softmax_kernel(x_ptr, y_ptr, n, stride_xm, stride_xn, stride_ym, stride_yn, BLOCK_N: tl.constexpr):
@@ -17,11 +19,13 @@ def softmax_kernel(x_ptr, y_ptr, n, stride_xm, stride_xn, stride_ym, stride_yn, 
     tl.store(y_ptr + row * stride_ym + columns * stride_yn, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
+@checked(matrix)
 def triton_softmax(x):
     """Softmax over the rows of x (M, N), computed in float32; a row of -inf gives zeros.
 
     x: float32, float16 or bfloat16, any strides, at most 2**20 columns (the largest tile that
-    Triton allows). Returns (M, N) of the same dtype. Source: chapter 1's stable softmax.
+    Triton allows). Returns (M, N) of the same dtype. In the package it raises TypeError or ValueError
+    for any other x. Source: chapter 1's stable softmax.
     """
     m, n = x.shape
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)

@@ -62,7 +62,7 @@ INTERPRETED = Tile(64, 64, 4, 1)  # on the CPU a tile costs a few milliseconds, 
 
 
 def padded(d):
-    """The width of a tile for head dimension d: a power of two, and at least 16, the least that a product can sum over."""
+    """The width of a tile for head dimension d: a power of two, and at least 16, the least that Triton lets a 16-bit product sum over."""
     return max(16, triton.next_power_of_2(d))
 
 

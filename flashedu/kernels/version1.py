@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashedu.kernels.inputs import checked, kernel_inputs
 from flashedu.kernels.memory import load_tile, store_tile
 from flashedu.kernels.tiles import FORWARD, padded, pick, precision
 
@@ -62,13 +63,14 @@ def version1_kernel(
             tl.store(l_ptr + rows, l_new, mask=rows < n_q)
 
 
+@checked(kernel_inputs)
 def version1_forward(q, k, v, causal=False, scale=None):
     """Attention and its lse in version 1's loop order; takes and returns what `flashedu.kernels.forward.flash_forward` does.
 
     For every pair of tiles the rows' state moves from memory and back: m and l, their maximum and sum of
     exp(scores - m), and o in float32, divided by l each time. There are batch * heads programs, no more.
-    With causal=True, tiles of queries that see no key of a tile are skipped. Source: Dao et al. 2022
-    (FlashAttention), algorithm 1.
+    With causal=True, tiles of queries that see no key of a tile are skipped. In the package it raises
+    TypeError or ValueError for anything else. Source: Dao et al. 2022 (FlashAttention), algorithm 1.
     """
     batch, heads, n_q, d = q.shape
     kv_heads, n_k = k.shape[1:3]

@@ -33,11 +33,12 @@ def shared_prefix_attention(q, k, v, suffixes):
 
     Takes the queries of all sequences one below the other, q (sequences * R, D), the prefix k (Nk, D), v (Nk, Dv), and
     for each sequence the pair (k_i, v_i) of what follows the prefix, of any length. No mask: queries are the last tokens,
-    as in decoding. Returns o (sequences * R, Dv). Raises TypeError when suffixes is no list, ValueError unless every
-    sequence has as many queries and values as wide as the prefix. In the package it raises them for arrays that do not
-    fit together, too. Source: Juravsky et al. 2024 (Hydragen), section 3.
+    as in decoding. Returns o (sequences * R, Dv). Raises TypeError when suffixes is no list of pairs, ValueError unless
+    every sequence has as many queries and values as wide as the prefix. In the package it raises them for arrays that do
+    not fit together, too. Source: Juravsky et al. 2024 (Hydragen), section 3.
     """
-    if not isinstance(suffixes, (list, tuple)):
+    pairs = isinstance(suffixes, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in suffixes)
+    if not pairs:
         raise TypeError(f"suffixes must be a list of pairs (k_i, v_i), but it is {short(suffixes)}.")
     if len(suffixes) == 0 or len(q) % len(suffixes):
         raise ValueError(f"q must have the same number of rows for each suffix, but it has {len(q)} rows for {len(suffixes)} suffixes.")

@@ -17,8 +17,8 @@ def split_kv_attention(q, k, v, splits):
     part's state is (m, l, o), its rows' maxima, sums of exp(s - m), and sums of exp(s - m) v.
     With more parts than keys some are empty; their state is the merge's identity, (-inf, 0, 0).
     Returns o (Nq, Dv) and lse (Nq,) of the same dtype. In the package it raises TypeError or
-    ValueError for arrays that `naive_attention` refuses and fewer parts than one. Source: Dao,
-    Haziza, Massa and Sizov 2023 (Flash-Decoding).
+    ValueError for arrays that `naive_attention` refuses, fewer parts than one, or more than
+    2**16. Source: Dao, Haziza, Massa and Sizov 2023 (Flash-Decoding).
     """
     n_k, scale = len(k), q.shape[1] ** -0.5
     states = []

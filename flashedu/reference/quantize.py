@@ -5,10 +5,11 @@ multiples of 2**-9 below 2**-6 (the subnormals), then eight to each power of two
 """
 import numpy as np
 
-from flashedu.arguments import float_array, validated
+from flashedu.arguments import float_array, short, validated
 
 E4M3_MAX = 448.0  # 1.75 * 2**8; the next code, 480, stands for NaN
 P_MAX = 256.0  # exp(s - m), at most 1, is multiplied by this before it is rounded: fewer of the small ones are lost
+MOST_ELEMENTS = 2**28  # of random inputs: 1 GB in float32
 
 
 def round_e4m3(values):
@@ -104,9 +105,12 @@ def outlier_inputs(n_q, n_k, head_dim, seed):
     """q (Nq, D), k and v (Nk, D) in float32, each element N(0, 1) + N(0, 100) * Bernoulli(0.001).
 
     One element in a thousand is about ten times as large as the others. Raises TypeError or ValueError for sizes that are
-    not positive whole numbers and a seed that is no whole number or negative. Source: Shah et al. 2024
-    (FlashAttention-3), section 4.3.
+    not positive whole numbers or together beyond 2**28 elements, and a seed that is no whole number or negative. Source:
+    Shah et al. 2024 (FlashAttention-3), section 4.3.
     """
+    if (n_q + 2 * n_k) * head_dim > MOST_ELEMENTS:
+        raise ValueError(f"q, k and v must hold at most {MOST_ELEMENTS:,} elements together, but n_q, n_k and head_dim are "
+                         f"{short(n_q)}, {short(n_k)} and {short(head_dim)}.")
     rng = np.random.default_rng(seed)
 
     def draw(n):

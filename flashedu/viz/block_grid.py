@@ -1,7 +1,7 @@
 """The N x N square of scores cut into square blocks: as an SVG for a slider, and as a picture."""
 
 from flashedu.hardware import KIB
-from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
+from flashedu.viz.figure import COLOURS, WORDS, Picture, drawing, new_figure
 
 
 def block_facts(n, block, itemsize, sram_bytes):
@@ -36,7 +36,7 @@ def block_grid_svg(n, block, itemsize=4, sram_bytes=227 * KIB, side=260):
         f'viewBox="-1 -1 {side + 2} {side + 2}">'
         f'<rect width="{one:.1f}" height="{one:.1f}" fill="{colour}"/>'
         f'<path d="{cuts}M0 0H{side}V{side}H0Z" fill="none" stroke="var(--jp-ui-font-color1, #222)"/></svg>'
-        f'<p style="color:var(--jp-ui-font-color1, #222)">{text}</p>'
+        f'<p style="color:{WORDS}">{text}</p>'
     )
 
 

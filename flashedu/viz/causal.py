@@ -2,9 +2,9 @@
 import functools
 
 from flashedu.cost import tile_counts
-from flashedu.viz.figure import COLOURS
-from flashedu.viz.svg import FAINT, PAPER, SIZE, Drawing, Plot, hatch, line, number, path, polyline, rect, text
-from flashedu.viz.tiles import DIAGONAL, FULL, SKIPPED, tile_kinds
+from flashedu.viz.figure import COLOURS, SHADE
+from flashedu.viz.svg import FAINT, INK, PAPER, SIZE, Drawing, Plot, hatch, line, number, path, polyline, rect, text
+from flashedu.viz.tiles import DIAGONAL, EDGE, FULL, KINDS, SKIPPED, tile_kinds
 
 LEFT, TOP, SIDE, THIN = 60, 50, 420, 60  # of the square; its shorter side is not drawn below THIN
 FINEST = 3  # the narrowest tiles that are drawn with lines between them
@@ -21,10 +21,12 @@ def causal_tiles_drawing(n_q, n_k, block_q, block_k):
     scale = " (not to scale)" if THIN * max(n_q, n_k) > SIDE * min(n_q, n_k) else ""
     drawn = [stripes, text(LEFT, 34, f"keys: {n_k:,}{scale}"), text(44, 50, f"queries: {n_q:,}", anchor="end", transform="rotate(-90 44 50)"),
              *_square(n_q, n_k, block_q, block_k, width, height, fill, lines=not fine)]
-    surfaces = {FULL: COLOURS["scores"], DIAGONAL: fill, SKIPPED: "none"}
-    for row, (kind, count, name) in enumerate(((FULL, full, "full: no mask needed"), (DIAGONAL, diagonal, "diagonal: masked inside"),
-                                               (SKIPPED, skipped, "skipped: never loaded"))):
-        drawn += [rect(540, 24 + 36 * row, 26, 26, surfaces[kind], stroke=FAINT), text(578, 43 + 36 * row, f"{count:,} {name}")]
+    surfaces, counts = {FULL: COLOURS["scores"], DIAGONAL: fill, SKIPPED: "none"}, {FULL: full, DIAGONAL: diagonal, SKIPPED: skipped}
+    for row, (kind, name) in enumerate(KINDS.items()):
+        y = 14 + 32 * row
+        drawn += [rect(540, y, 26, 26, COLOURS["masked"], fill_opacity=SHADE), rect(540, y, 26, 26, surfaces[kind], stroke=FAINT),
+                  text(578, y + 19, f"{counts[kind]:,} {name}")]
+    drawn += [line(540, 123, 566, 123, INK, stroke_width=2), text(578, 129, EDGE)]
     saved = skipped / tiles
     drawn += [text(540, 172, f"{saved:.1%} of the tiles are saved", weight="bold", size=SIZE + 7),
               text(540, 204, f"{diagonal / max(1, full + diagonal):.1%} of the others need a mask"),
@@ -59,10 +61,12 @@ def _square(n_q, n_k, block_q, block_k, width, height, hatched, lines):
     everywhere = [f"M{x[0]} {y[i]}H{x[-1]}" for i in across] + [f"M{x[j]} {y[0]}V{y[-1]}" for j in along]
     inside = [f"M{x[0]} {y[i]}H{x[needed[i]]}" for i in across] + [f"M{x[j]} {y[first[j]]}V{y[-1]}" for j in along]
     return [
+        rect(LEFT, TOP, width, height, COLOURS["masked"], fill_opacity=SHADE),
         path(f"M{x[0]} {y[0]}H{x[-1]}V{y[-1]}H{x[0]}Z{''.join(everywhere)}", stroke=FAINT),
         path(f"M{x[0]} {y[0]}{''.join(down)}{''.join(up)}Z", hatched),
         path(f"M{x[0]} {y[-1]}{''.join(up)}H{x[0]}Z", COLOURS["scores"]),
         path("".join(inside), stroke=PAPER) if inside else "",
+        line(LEFT + width * max(0, n_k - n_q) / n_k, TOP + height * max(0, n_q - n_k) / n_q, LEFT + width, TOP + height, INK, stroke_width=2),
     ]
 
 

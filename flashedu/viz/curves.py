@@ -144,6 +144,6 @@ def error_against_bound(ratios, bound_name="what rounding allows"):
     )
     return Picture(
         figure,
-        "The largest error of an output element, as a multiple of what rounding alone may cause. Logarithmic.",
+        "The largest error of an output element, as a multiple of what rounding alone may cause. Both axes are logarithmic.",
         f"Error over bound. {said}.",
     )

@@ -4,10 +4,10 @@ from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 LINES = {  # colour, line, marker
     "keys split, predicted": ("output", "-", ""),
     "one part, predicted": ("output", "--", ""),
-    "keys split": ("output", "", "^"),
-    "one part": ("output", "", "v"),
+    "keys split": ("output", "", "P"),
+    "one part": ("output", "", "^"),
     "FlashAttention-2": ("key", ":", "s"),
-    "cuDNN": ("query", "-.", "D"),
+    "cuDNN": ("query", "-.", "o"),
 }
 
 
@@ -28,4 +28,4 @@ def bandwidth(lines, x_label, y_label, caption):
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=10)
     axes.set_xticks([], minor=True)
     axes.legend(loc="best", fontsize=10)
-    return Picture(figure, caption, "; ".join(told) + ".")
+    return Picture(figure, caption, f"Curves of the {y_label} against the {x_label}. " + "; ".join(told) + ".")

@@ -17,6 +17,8 @@ COLOURS = {
     "sram": "#3a77b5",  # light blue
     "text": "#222222",
 }
+SHADE = 0.3  # opacity of "masked" as a surface: what a mask hides, and is skipped
+WORDS = "var(--jp-ui-font-color1, inherit)"  # of HTML beside a picture: outside JupyterLab what the page has, be it light or dark
 MARKERS = {"query": "o", "key": "s", "value": "D", "scores": "*", "output": "^", "masked": "x", "hbm": "v", "sram": "P"}
 STYLE = {
     "figure.figsize": (7.5, 3.6),
@@ -27,6 +29,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "lines.linewidth": 2,
@@ -78,6 +81,6 @@ class Picture:
         data = base64.b64encode(self.png).decode()
         figure = (
             f'<figure style="margin:0"><img src="data:image/png;base64,{data}" alt="{html.escape(self.alt)}" style="max-width:100%">'
-            f'<figcaption style="max-width:46em;color:var(--jp-ui-font-color1,#222)">{html.escape(self.caption)}</figcaption></figure>'
+            f'<figcaption style="max-width:46em;color:{WORDS}">{html.escape(self.caption)}</figcaption></figure>'
         )
         return {"text/html": figure, "image/png": data, "text/plain": f"{self.caption}\n[{self.alt}]"}

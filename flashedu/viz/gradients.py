@@ -30,7 +30,7 @@ def owners(tiles=5):
         for row in range(tiles):
             for column in range(tiles):
                 hit = (column if by_key else row) == mine
-                axes.add_patch(_square(column, row, COLOURS["scores"] if hit else "#d9d9d9"))
+                axes.add_patch(_square(column, row, COLOURS["scores"] if hit else "none", "white" if hit else COLOURS["masked"]))
         kinds = ("key", "value") if by_key else ("query",)
         for step, kind in enumerate(kinds):
             away = tiles + 0.35 + 1.2 * step
@@ -56,10 +56,10 @@ def owners(tiles=5):
     )
 
 
-def _square(x, y, colour):
+def _square(x, y, colour, edge="white"):
     from matplotlib.patches import Rectangle
 
-    return Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", linewidth=1)
+    return Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=edge, linewidth=1, zorder=1.1 if edge == "white" else 1)
 
 
 @drawing
@@ -81,7 +81,7 @@ def training(losses, differences):
     first, last = next(iter(losses.values()))[0], next(iter(losses.values()))[-1]
     return Picture(
         figure,
-        "The same training twice and a third time: left the losses, which cover each other, right what lies between them.",
+        f"One training, done {len(losses)} times: {'; '.join(losses)}. Left the losses, which cover each other, right what lies between them.",
         f"Left, {len(losses)} curves that cannot be told apart, from {first:.2f} to {last:.2f}. Right, the differences, {told}.",
     )
 

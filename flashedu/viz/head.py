@@ -43,7 +43,8 @@ def row_maxima(s, limit=None, limit_name=""):
     m = s.max(axis=1)
     return Picture(
         figure,
-        "What softmax subtracts in each row of S.",
+        "What softmax subtracts in each row of S, solid, above the mean of the row, dotted.",
         f"Row maxima run from {m.min():.1f} to {m.max():.1f}, with a median of {np.median(m):.1f}; "
-        f"row means lie near {s.mean():.1f}.",
+        f"row means lie near {s.mean():.1f}."
+        + (f" {np.mean(m > limit):.0%} of the maxima lie above {limit:.3g} ({limit_name})." if limit is not None else ""),
     )

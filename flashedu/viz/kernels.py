@@ -94,7 +94,7 @@ def speeds(rows, what):
                 axes.plot(*zip(*points), line, color=COLOURS[colour], marker=marker, markersize=7, linewidth=width, label=label)
                 told.append(f"{label}, {'causal' if causal else 'full'}, {points[-1][0]:,} tokens: {points[-1][1]:.0%}")
         ticks = sorted({row["n"] for row in rows})
-        axes.set(xscale="log", title="causal" if causal else "full", xlabel="tokens", ylim=(0, 1), xticks=ticks,
+        axes.set(xscale="log", title="causal" if causal else "full", xlabel="N, tokens", ylim=(0, 1), xticks=ticks,
                  xticklabels=[f"{n // 1024}k" if n >= 1024 else str(n) for n in ticks])
         axes.minorticks_off()
         axes.yaxis.set_major_formatter("{x:.0%}")

@@ -4,7 +4,7 @@ from flashedu.viz.curves import duration, size
 from flashedu.viz.figure import COLOURS
 from flashedu.viz.memory import MODELS
 from flashedu.viz.roofline import attainable_flops
-from flashedu.viz.svg import INK, PAPER, SIZE, Drawing, Plot, line, path, polyline, rect, text
+from flashedu.viz.svg import INK, PAPER, SIZE, Drawing, Plot, hatch, line, path, polyline, rect, text
 
 PLOT = Plot((84, 112, 540, 430), (2**10, 2**20), (1e6, 1e15), log="xy")  # tokens in the cache, bytes
 HEIGHT = 490
@@ -30,11 +30,12 @@ def step(model, kv_heads, gpu, n, batch, itemsize):
 
 
 def _axes(gpu):
-    """The plot without its lines: what does not fit is grey."""
+    """The plot without its lines: what does not fit is hatched."""
     (left, top, right, _), y = PLOT.box, PLOT.y(gpu.hbm_bytes)
+    stripes, fill = hatch(COLOURS["masked"], "flashedu-cache-full")
     ticks, sizes = [2**e for e in (10, 13, 16, 19)], [10.0**e for e in (6, 8, 10, 12, 14)]
     return [
-        rect(left, top, right - left, y - top, COLOURS["masked"], opacity=0.15),
+        stripes, rect(left, top, right - left, y - top, fill, opacity=0.3),
         PLOT.frame("tokens in the cache", "bytes of keys and values", "{:,}".format, size, ticks, sizes),
         line(left, y, right, y, INK, stroke_width=3),
     ]

@@ -4,10 +4,10 @@ from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 RUNGS = {  # label, colour, marker, line; ours have one colour
     "naive": ("naive", "hbm", "v", "-"),
-    "version1": ("version 1, Triton", "output", "s", ":"),
+    "version1": ("version 1, Triton", "output", "X", ":"),
     "version2": ("version 2, Triton", "output", "D", "--"),
     "version3": ("version 3, Gluon", "output", "^", "-"),
-    "fa2": ("torch, FlashAttention-2", "key", "P", "--"),
+    "fa2": ("torch, FlashAttention-2", "key", "s", "--"),
     "cudnn": ("torch, cuDNN", "query", "o", "-"),
 }
 

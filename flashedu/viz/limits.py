@@ -4,7 +4,7 @@ from flashedu.viz.curves import lengths_axis
 from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 LOOKS = {  # the beginning of a line's label: colour, marker
-    "naive": ("hbm", "v"), "flash": ("output", "^"), "decode": ("output", "P"), "FlashAttention-2": ("key", "s"), "cuDNN": ("query", "o"), "memory-efficient": ("value", "D"), "block": ("text", "o"),
+    "naive": ("hbm", "v"), "flash": ("output", "^"), "decode": ("output", "P"), "FlashAttention-2": ("key", "s"), "cuDNN": ("query", "o"), "memory-efficient": ("masked", "x"), "block": ("text", "o"),
 }
 OTHERS = (("text", "o", "-"), ("text", "s", "--"), ("text", "D", ":"), ("text", "P", "-."))  # models, say
 APPROXIMATIONS = {  # colour, marker, line; "exact" is flash attention
@@ -12,8 +12,8 @@ APPROXIMATIONS = {  # colour, marker, line; "exact" is flash attention
 }
 
 
-def _lines(axes, lines):
-    """Draw {label: {x: y}} with a legend; one that ends in "predicted" is dashed, in "backward" dotted. Returns them in words."""
+def _lines(axes, lines, of):
+    """Draw {label: {x: y}} with a legend; one that ends in "predicted" is dashed, in "backward" dotted. Returns them in words, `of` what they are."""
     told, others = [], iter(OTHERS)
     for label, points in lines.items():
         look = next((look for name, look in LOOKS.items() if label.startswith(name)), None)
@@ -26,16 +26,20 @@ def _lines(axes, lines):
         axes.plot(list(points), list(points.values()), style, color=COLOURS[colour], marker=marker, markersize=7, label=label, linewidth=1.8,
                   fillstyle="none" if style == ":" else "full")
         (first, low), (last, high) = min(points.items()), max(points.items())
-        told.append(f"{label}: {low:.3g} at {first:,}, {high:.3g} at {last:,}")
+        told.append(f"{label}: {_said(low)} at {first:,}, {_said(high)} at {last:,}")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
-    return "Curves. " + "; ".join(told) + "."
+    return f"Curves of {of}. " + "; ".join(told) + "."
+
+
+def _said(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 @drawing
 def against_length(lines, y_label, caption, level=None, log=False):
     """Curves over the number of tokens: {label: {n: value}}; `level` is a value that is drawn as a line across, `log` for times."""
     figure, axes = new_figure(figsize=(8.2, 3.8))
-    alt = _lines(axes, lines)
+    alt = _lines(axes, lines, f"{y_label} against N")
     lengths = sorted(set().union(*lines.values()))
     lengths_axis(axes, lengths[:: 1 + len(lengths) // 12])
     if level is not None:
@@ -50,7 +54,7 @@ def against_length(lines, y_label, caption, level=None, log=False):
 def against_head_dim(lines, y_label, caption):
     """Curves over the head dimension: {label: {D: value}}."""
     figure, axes = new_figure(figsize=(8.2, 3.8))
-    alt = _lines(axes, lines)
+    alt = _lines(axes, lines, f"{y_label} against D")
     axes.set(xlabel="D, head dimension", ylabel=y_label, xticks=range(64, 257, 32))
     axes.set_ylim(bottom=0)
     return Picture(figure, caption, alt)
@@ -71,7 +75,7 @@ def error_against_work(panels, caption):
             least, most = min(points), max(points)
             told.append(f"{name}, {method}: {least[1]:.2g} at {least[0]:.0%} of the FLOPs" + (f", {most[1]:.2g} at {most[0]:.0%}" if most > least else ""))
         axes.axhline(mean, color=COLOURS["masked"], linewidth=1.2, linestyle="-.", label="the mean value for everybody")
-        axes.set(xscale="log", yscale="log", title=name, xlabel="FLOPs, of exact attention's", ylim=(3e-8, 10))
+        axes.set(xscale="log", yscale="log", title=name, xlabel="FLOPs / exact attention's", ylim=(3e-8, 10))
         axes.set_xticks([1 / 16, 1 / 4, 1], ["1/16", "1/4", "1"])
         axes.set_xticks([], minor=True)
         told.append(f"{name}, the mean value: {mean:.2g}")

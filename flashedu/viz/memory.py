@@ -64,7 +64,7 @@ def _axes(gpu):
     stripes, fill = hatch(COLOURS["masked"], "flashedu-full")
     ticks, sizes = [2**e for e in (7, 10, 13, 16, 19)], [10.0**e for e in (8, 10, 12, 14, 16)]
     return [
-        stripes, rect(left, top, right - left, y - top, fill, opacity=0.25),
+        stripes, rect(left, top, right - left, y - top, fill, opacity=0.3),
         PLOT.frame("N (tokens)", "bytes kept by all layers", "{:,}".format, size, ticks, sizes),
         line(left, y, right, y, INK, stroke_width=3),
     ]

@@ -26,7 +26,7 @@ def naive_against_tiled(rows):
                 color=COLOURS[colour],
                 label=name,
             )
-        panel.set(xscale="log", yscale="log", xlabel="sequence length N", ylabel=label)
+        panel.set(xscale="log", yscale="log", xlabel="N, tokens", ylabel=label)
         panel.set_xticks([row[0] for row in rows], [f"{row[0] // 1024}k" for row in rows])
         panel.set_xticks([], minor=True)
         panel.legend()
@@ -51,7 +51,7 @@ def time_against_block(blocks, seconds, naive_seconds, n):
     axes.set(
         xscale="log",
         ylim=(0, 1.1 * max(*seconds, naive_seconds)),
-        xlabel="side of a square tile",
+        xlabel="side of a square tile (rows)",
         ylabel="time (s)",
     )
     axes.set_xticks(blocks, [f"{b}" for b in blocks])

@@ -1,5 +1,5 @@
 """Who holds which keys when, in a ring of processes, and how much of each square of scores a causal mask leaves."""
-from flashedu.viz.figure import COLOURS
+from flashedu.viz.figure import COLOURS, SHADE
 from flashedu.viz.svg import FAINT, WIDTH, Drawing, line, number, path, rect, text
 
 SIDE, TOP, ROW = 48, 100, 72  # of a square; of the first row of squares; from one to the next
@@ -29,7 +29,7 @@ def ring_drawing(ways):
         drawn.append(text(left + 10, 26, name, weight="bold", size=19))
         for r, held in enumerate(chunks):
             x = left + MARGIN + r * COLUMN
-            drawn += [text(x, 56, f"rank {r}", size=16), text(x, 78, f"q {held[0]}, {held[1]}", COLOURS["query"], size=16, weight="bold")]
+            drawn += [text(x, 56, f"rank {r}", size=16), *_chip(x, 62, 62, f"q {held[0]}, {held[1]}", "query")]
         drawn.append(text(left + MARGIN + world * COLUMN - 12, 78, "longest", size=16))
         for s in range(world):
             y = TOP + s * ROW
@@ -38,7 +38,7 @@ def ring_drawing(ways):
                 x, source = left + MARGIN + r * COLUMN, (r - s) % world
                 if s + 1 < world and r + 1 < world:  # the last process sends to the first
                     drawn.append(line(x + SIDE + 2, y + SIDE + 2, x + COLUMN - 2, y + ROW - 4, FAINT, stroke_width=2))
-                drawn += [_square(x, y, chunks[r], chunks[source]), text(x + SIDE + 5, y + 18, f"k{source}", COLOURS["key"], size=16, weight="bold")]
+                drawn += [_square(x, y, chunks[r], chunks[source]), *_chip(x + SIDE + 2, y, 26, f"k{source}", "key")]
         y = TOP + world * ROW
         total = [sum(step[r] for step in work) for r in range(world)]
         drawn.append(text(left + 10, y + 22, "all", size=16))
@@ -46,7 +46,7 @@ def ring_drawing(ways):
         drawn.append(text(left + MARGIN + world * COLUMN + 10, y + 22, amount(sum(longest)), weight="bold"))
         told.append(f"{name.capitalize()}: the processes compute {', '.join(map(amount, total))} squares, and the steps last {amount(sum(longest))}")
     caption = ("Each rank is a process. Rows of a square are its two chunks of queries, columns those of the keys that visit (k3: of rank 3), which then move on along the lines, and from "
-               f"the last rank to the first; what is filled is computed. A step lasts as long as its busiest process. {'. '.join(told)}.")
+               f"the last rank to the first; gold is computed, grey is masked. A step lasts as long as its busiest process. {'. '.join(told)}.")
     return Drawing("".join(drawn), TOP + len(work) * ROW + 40, caption)
 
 
@@ -57,8 +57,14 @@ def _square(x, y, queries, keys):
         for j, key in enumerate(keys):
             a, b = number(x + j * half), number(y + i * half)
             filled += {1: f"M{a} {b}h{half:g}v{half:g}h-{half:g}z", 0.5: f"M{a} {b}v{half:g}h{half:g}z", 0: ""}[seen(query, key)]
+    hidden = rect(x, y, SIDE, SIDE, COLOURS["masked"], fill_opacity=SHADE)
     cross = path(f"M{number(x + half)} {y}v{SIDE}M{number(x)} {number(y + half)}h{SIDE}", stroke=FAINT)
-    return (path(filled, COLOURS["scores"]) if filled else "") + rect(x, y, SIDE, SIDE, "none", stroke=FAINT) + cross
+    return hidden + (path(filled, COLOURS["scores"]) if filled else "") + rect(x, y, SIDE, SIDE, "none", stroke=FAINT) + cross
+
+
+def _chip(x, y, width, words, thing):
+    """White words on the colour of what they name: read in both themes."""
+    return rect(x, y, width, 20, COLOURS[thing]), text(x + width / 2, y + 16, words, "white", size=16, anchor="middle", weight="bold")
 
 
 def amount(squares):

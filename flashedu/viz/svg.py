@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashedu.viz.figure import small_png
+from flashedu.viz.figure import WORDS, small_png
 
 INK = "var(--jp-ui-font-color1, #222)"  # text and lines: dark on light, light on dark
 PAPER = "var(--jp-layout-color0, #fff)"  # what lies behind
@@ -136,7 +136,7 @@ class Drawing:
         """Caption and note as HTML of a constant height, so that nothing below moves."""
         note = f"<strong>Note: {html.escape(self.note)}</strong>" if self.note else ""
         return (
-            f'<figcaption style="color:{INK};max-width:var(--flashedu-width, {WIDTH}px);line-height:1.4;'
+            f'<figcaption style="color:{WORDS};max-width:var(--flashedu-width, {WIDTH}px);line-height:1.4;'
             f'font-size:max({SIZE}px, var(--flashedu-width, {WIDTH}px) * {SIZE} / {WIDTH});min-height:5.6em">{html.escape(self.caption)} {note}</figcaption>'
         )
 

@@ -5,10 +5,10 @@ import numpy as np
 from flashedu.hardware import KIB
 from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
-WAYS = {  # line, marker: both versions are flash attention and have its colour
-    "version 1, the paper's tiles": (":", "s"),
-    "version 1, best tiles": ("--", "D"),
-    "version 2, best tiles": ("-", "^"),
+WAYS = {  # line, marker, its filling: both versions are flash attention and have its colour, and each the mark that it has in `ladder`
+    "version 1, the paper's tiles": ("-.", "X", "none"),
+    "version 1, best tiles": (":", "X", "full"),
+    "version 2, best tiles": ("--", "D", "full"),
 }
 
 
@@ -23,23 +23,23 @@ def gain_against_sram(sram_bytes, gains, blocks):
     sizes, told = np.asarray(sram_bytes) / KIB, []
     for axes, (d, ways) in zip(panels, gains.items(), strict=True):
         for name, ratios in ways.items():
-            line, marker = WAYS[name]
-            axes.plot(sizes, ratios, line, marker=marker, markevery=4, color=COLOURS["output"], label=name)
+            line, marker, filling = WAYS[name]
+            axes.plot(sizes, ratios, line, marker=marker, fillstyle=filling, markersize=7, markevery=4, color=COLOURS["output"], label=name)
             told.append(f"D = {d}, {name}: {ratios[0]:.2f} to {ratios[-1]:.2f}")
         axes.axhline(1, color=COLOURS["hbm"], linewidth=1.5)
-        axes.annotate("naive", (sizes[0], 1), (2, -3), textcoords="offset points", ha="left", va="top", fontsize=10, color=COLOURS["hbm"])
         for size in blocks.values():
             axes.axvline(size / KIB, color=COLOURS["text"], linewidth=0.8, linestyle="-.")
         axes.set(yscale="log", xlabel="SRAM (KiB)", title=f"D = {d}", ylim=(0.07, 32))
-        axes.set_yticks([0.1, 0.25, 0.5, 1, 2, 4, 8, 16], ["1/10", "1/4", "1/2", "1", "2", "4", "8", "16"])
+        axes.set_yticks([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16], ["1/8", "1/4", "1/2", "1", "2", "4", "8", "16"])
         axes.set_yticks([], minor=True)
-    panels[0].set_ylabel("times fewer bytes than naive")
+    panels[0].set_ylabel("naive's bytes / the version's")
+    panels[0].annotate("naive", (sizes[-1], 1), (0, -3), textcoords="offset points", ha="right", va="top", fontsize=10, color=COLOURS["hbm"])
     for name, size in blocks.items():  # where there is room
         panels[0].annotate(name, (size / KIB, 0.02), (-3, 0), ("data", "axes fraction"), "offset points", rotation=90, fontsize=9, ha="right", va="bottom")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=10)
     return Picture(
         figure,
-        "Bytes of naive attention over those of version 1 and version 2, from the closed forms. Below the red line a version moves "
+        "Bytes of naive attention over those of version 1 and version 2, from the closed forms. Below the line at 1 a version moves "
         "more than naive attention. Vertical lines: what one block of threads may use.",
         f"Curves that rise with SRAM, from {sizes[0]:.0f} to {sizes[-1]:.0f} KiB. " + "; ".join(told) + ".",
     )
@@ -68,11 +68,12 @@ def number_lines(lines, limits):
     """Marks on an axis for the numbers that a format has; takes a dict: what they are -> numbers, and the axis' limits."""
     figure, axes = new_figure(figsize=(8.5, 0.8 + 0.62 * len(lines)))
     told = []
-    for y, ((name, numbers), colour) in enumerate(zip(lines.items(), ("output", "key", "query"), strict=False)):
+    for y, (name, numbers) in enumerate(lines.items()):
         inside = np.unique([x for x in numbers if limits[0] <= x <= limits[1]])
-        axes.vlines(inside, y - 0.32, y + 0.32, color=COLOURS[colour], linewidth=1.3)
+        axes.vlines(inside, y - 0.32, y + 0.32, color=COLOURS["text"], linewidth=1.3)
         told.append(f"{name}: {len(inside)} numbers, neighbours {np.diff(inside).min():g} to {np.diff(inside).max():g} apart")
-    axes.set(yticks=range(len(lines)), yticklabels=list(lines), ylim=(len(lines) - 0.5, -0.5), xlim=limits, xlabel="value")
+    axes.set(yticks=range(len(lines)), yticklabels=list(lines), ylim=(len(lines) - 0.5, -0.5), xlabel="value")
+    axes.set_xlim(limits[0], limits[1] + 0.005 * (limits[1] - limits[0]))  # the last mark whole
     axes.grid(visible=False)
     return Picture(
         figure,

@@ -2,15 +2,11 @@
 
 import numpy as np
 
-from flashedu.viz.figure import COLOURS, MARKERS, Picture, drawing, new_figure
+from flashedu.viz.figure import COLOURS, MARKERS, SHADE, Picture, drawing, new_figure
 
 SKIPPED, DIAGONAL, FULL = range(3)
-PALE = "#d9d9d9"  # masked, as a surface
-KINDS = {  # label, colour of the half below the diagonal and of the half above; a skipped tile carries no number
-    FULL: ("full", COLOURS["scores"], COLOURS["scores"]),
-    DIAGONAL: ("diagonal: needs a mask", COLOURS["scores"], PALE),
-    SKIPPED: ("skipped", PALE, PALE),
-}
+KINDS = {FULL: "full: no mask needed", DIAGONAL: "diagonal: masked inside", SKIPPED: "skipped: never loaded"}
+EDGE = "edge of the mask"
 BANDS = {  # what a band of SRAM is called and coloured, from the bottom up
     "q": ("q", COLOURS["query"]),
     "kept": ("o, m, l", COLOURS["output"]),
@@ -34,44 +30,39 @@ def tile_kinds(n_q, n_k, block_q, block_k, causal=False):
 def tile_map(n_q, n_k, block_q, block_k, causal=False):
     """The (Nq, Nk) square of scores, tile by tile, numbered in the order in which queries-outside visits them."""
     from matplotlib.lines import Line2D
-    from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
+    from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
     kinds = tile_kinds(n_q, n_k, block_q, block_k, causal)
-    figure, axes = new_figure(figsize=(5.2, min(3.9, 1.3 + 4.2 * n_q / n_k)))
-    number = 0
+    shade = (COLOURS["masked"], SHADE)
+    looks = {
+        FULL: {"facecolor": COLOURS["scores"], "edgecolor": "white"},
+        DIAGONAL: {"facecolor": shade, "edgecolor": COLOURS["scores"], "hatch": "////"},
+        SKIPPED: {"facecolor": shade, "edgecolor": "white"},
+    }
+    figure, axes = new_figure(figsize=(7.4 if causal else 5.2, min(3.9, 1.3 + 4.2 * n_q / n_k)))
+    number, told = 0, True
     for (row, column), kind in np.ndenumerate(kinds):
         i, j = row * block_q, column * block_k
-        i_stop, j_stop = min(i + block_q, n_q), min(j + block_k, n_k)
-        axes.add_patch(
-            Rectangle(
-                (j, i),
-                j_stop - j,
-                i_stop - i,
-                facecolor=KINDS[kind][1],
-                edgecolor="white",
-                linewidth=1,
-            )
-        )
-        if kind == DIAGONAL:
-            above = [(j, i), (j_stop, i), (j_stop, i_stop)]
-            axes.add_patch(Polygon(above, facecolor=KINDS[kind][2], edgecolor="white", linewidth=1))
-        if kind != SKIPPED:
-            number += 1
-            if kinds.size <= 36:
-                axes.text(
-                    j + 0.3 * (j_stop - j),
-                    i_stop - 0.3 * (i_stop - i),
-                    number,
-                    ha="center",
-                    va="center",
-                    fontsize=10,
-                    color="white",
-                    fontweight="bold",
-                )
+        height, width = min(block_q, n_q - i), min(block_k, n_k - j)
+        axes.add_patch(Rectangle((j, i), width, height, linewidth=1, **looks[kind]))
+        if kind == SKIPPED:
+            continue
+        number += 1
+        if kinds.size > 36 or min(height / block_q, width / block_k) < 0.3:  # no room
+            told = False
+            continue
+        back = {"facecolor": COLOURS["scores"], "edgecolor": "none", "pad": 1.5}
+        axes.text(j + width / 2, i + height / 2, number, ha="center", va="center", fontsize=10, color="white", fontweight="bold", bbox=back)
     if not causal and kinds.size <= 36:  # the inner loop
-        y, ends = 0.3 * block_q, {"shrinkA": 0, "shrinkB": 0}
-        start, end = (0.25 * block_k, y), (n_k - 0.25 * block_k, y)
+        y, ends = 0.15 * min(block_q, n_q), {"shrinkA": 0, "shrinkB": 0}
+        start, end = (0.25 * min(block_k, n_k), y), (n_k - 0.25 * min(block_k, n_k), y)
         axes.add_patch(FancyArrowPatch(start, end, arrowstyle="->", mutation_scale=14, color="white", lw=1.5, **ends))
+    counts = {kind: int((kinds == kind).sum()) for kind in KINDS if (kinds == kind).any()}
+    if causal:
+        axes.plot((n_k - n_q, n_k), (0, n_q), color=COLOURS["text"], linewidth=1.5)
+        handles = [Patch(label=f"{count:,} {KINDS[kind]}", **looks[kind]) for kind, count in counts.items()]
+        handles.append(Line2D([], [], color=COLOURS["text"], linewidth=1.5, label=EDGE))
+        figure.legend(handles=handles, loc="outside right center", fontsize=10)
     axes.set(
         xlim=(0, n_k),
         ylim=(n_q, 0),
@@ -82,34 +73,13 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
         yticks=range(0, n_q + 1, block_q * -(-n_q // (4 * block_q))),
     )
     axes.grid(visible=False)
-    counts = {kind: int((kinds == kind).sum()) for kind in KINDS if (kinds == kind).any()}
-    figure.legend(
-        handles=[
-            Line2D(
-                [],
-                [],
-                marker="s",
-                linestyle="none",
-                fillstyle="bottom" if kind == DIAGONAL else "full",
-                markersize=11,
-                markeredgecolor=COLOURS["masked"],
-                markerfacecolor=KINDS[kind][1],
-                markerfacecoloralt=KINDS[kind][2],
-                label=f"{count} {KINDS[kind][0]}",
-            )
-            for kind, count in counts.items()
-        ],
-        loc="outside lower center",
-        ncols=3,
-        fontsize=10,
-    )
-    words = ", ".join(f"{count} {KINDS[kind][0].split(':')[0]}" for kind, count in counts.items())
-    order = " The numbers are the order of visits." if kinds.size <= 36 else ""
+    words = ", ".join(f"{count} {KINDS[kind].split(':')[0]}" for kind, count in counts.items()) if causal else f"{kinds.size} tiles"
+    order = "" if kinds.size > 36 else " The numbers are the order of visits" + ("." if told else "; the smallest tiles have no room for theirs.")
     return Picture(
         figure,
-        f"Scores of {n_q} queries and {n_k} keys in tiles of {block_q} x {block_k}"
-        f"{', causal' if causal else ''}: {words}.{order}",
-        f"A grid of {kinds.shape[0]} x {kinds.shape[1]} tiles, visited row by row: {words}.",
+        f"Scores of {n_q} queries and {n_k} keys in tiles of {block_q} x {block_k}{', causal' if causal else ''}: {words}.{order}",
+        f"A grid of {kinds.shape[0]} x {kinds.shape[1]} tiles, visited row by row"
+        + (f": {words}. The edge of the mask falls to the bottom right corner." if causal else "."),
     )
 
 

@@ -21,7 +21,9 @@ def shares(amounts, caption):
         for step, (_, colour, hatch) in STEPS.items():
             share = 100 * parts[step] / total
             ax.barh(row, share, left=left, color=COLOURS[colour], hatch=hatch, edgecolor="white", height=0.7)
-            if share > 6:
+            if share <= 6:  # too narrow for its label
+                ax.text(left + share / 2, row - 0.38, f"{share:.0f} %", ha="center", va="bottom")
+            else:
                 ax.text(
                     left + share / 2,
                     row,
@@ -37,8 +39,7 @@ def shares(amounts, caption):
     for label, colour, hatch in STEPS.values():
         ax.bar(0, 0, color=COLOURS[colour], hatch=hatch, edgecolor="white", label=label)
     ax.set_yticks(range(len(amounts)), list(amounts))
-    ax.invert_yaxis()
-    ax.set(xlim=(0, 100), xlabel="share of the three steps together, %")
+    ax.set(xlim=(0, 100), ylim=(len(amounts) - 0.5, -0.8), xlabel="share of the three steps together, %")
     ax.grid(visible=False)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
     return Picture(figure, caption, ". ".join(said) + ".")

@@ -50,13 +50,13 @@ print(f"{smaller:.0f} times less memory; largest difference between the answers:
 #
 # ## What you will have built
 #
-# The course leads from the textbook's formula, in NumPy, to a *kernel* of your own, a program that runs on a GPU,
-# timed beside the fastest that NVIDIA ships (in its library cuDNN). Chapters 1 to 3 end with the whole algorithm
-# working in NumPy, its memory traffic counted to the byte. Chapter 4 makes a kernel of it, and chapter 5 adds the
-# gradients. None of them needs a GPU: without one the kernels run in an interpreter, on the CPU and slowly.
+# The course leads from the textbook's formula, in NumPy, to a *kernel* of your own, a program that runs on a GPU, and
+# times the course's kernels beside the fastest that NVIDIA ships (in its library cuDNN). Chapters 1 to 3 end with the
+# whole algorithm working in NumPy, its memory traffic counted to the byte. Chapter 4 makes a kernel of it, and chapter
+# 5 adds the gradients. None of them needs a GPU: without one the kernels run in an interpreter, on the CPU and slowly.
 #
 # Where this leads is already measured. The picture shows one attention layer of Llama-3-8B on an H200, a GPU for data
-# centres. Both methods compute the same function. "Flash" is the one that ships with torch.
+# centres. Both methods compute the same function. "Flash" is the FlashAttention-2 that ships with torch.
 
 # %%
 result = load("h200_attention_traffic")
@@ -98,9 +98,10 @@ doctor()
 # %% [markdown]
 # ## How a check answers
 #
-# In an exercise notebook you write a function and hand it to `check`. There are three kinds of answer, and you should
-# have met all three before they are about you. The exercise here is the first of chapter 1, a softmax over the last
-# axis of an array. First an answer that is right:
+# In an exercise notebook you write a function and hand it to `check`. There are three kinds of answer that you should
+# have met before they are about you. (There are two more: *error*, when a function raises an exception, and *skipped*,
+# when the machine lacks what it takes.) The exercise here is the first of chapter 1, a softmax over the last axis of an
+# array. First an answer that is right:
 
 # %%
 check(stable_softmax)
@@ -148,7 +149,8 @@ check(unwritten_softmax, exercise="stable_softmax")
 # | $N$, $N_q$, $N_k$ | `n`, `n_q`, `n_k` | number of tokens; of queries and of keys where they differ |
 # | $D$ | `head_dim`, `d` | columns of a query or key: the head dimension, typically 64 or 128 |
 # | $Q$, $K$, $V$ | `q`, `k`, `v` | queries $(N_q, D)$, keys $(N_k, D)$, values $(N_k, D_v)$ of one head |
-# | | `scale` | what scores are multiplied by, $1/\sqrt D$ |
+# | $H$, $H_{kv}$ | `heads`, `kv_heads` | heads of queries; of keys and values, where several query heads share one |
+# | $\tau$ | `scale` | what scores are multiplied by, $1/\sqrt D$ |
 # | $S = QK^\top/\sqrt D$ | `s` | scores, $(N_q, N_k)$ |
 # | $P$ | `p` | probabilities: the softmax of each row of $S$ |
 # | $O = PV$ | `o` | output, $(N_q, D_v)$; as part of a state $(m, l, o)$, not yet divided by $l$ (chapter 2) |
@@ -215,8 +217,8 @@ for side in (largest, largest + slider.step):
 # into place: what lives where, in blocks of which size, and how many bytes move. In chapter 4 it becomes a kernel, with
 # all that a GPU asks for in addition, and in chapter 5 it learns to be trained through. Chapter 6 runs what each of the
 # three papers changed, and reads a kernel for one generation of GPUs line by line. Chapter 7 asks what no kernel can do
-# for a model, and chapter 8 cuts one attention over many programs and many devices. Each takes 30 to 60 minutes to read,
-# and its exercises one to two hours.
+# for a model, and chapter 8 cuts one attention over many programs and many devices. Each takes 30 minutes to an hour and
+# a half to read, and its exercises half an hour to three hours.
 #
 # ## What you can now explain
 #

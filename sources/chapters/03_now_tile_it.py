@@ -476,10 +476,10 @@ for tokens in (256, 1024, 8192, 65536):
     print(f"N = {tokens:6,}: {full:7,} full, {diagonal:4,} diagonal, {skipped:7,} skipped: {share:.1%} remain")
 
 # %% [markdown]
-# So causal attention is *at most* twice as fast, and less for short sequences, because a tile on the diagonal
-# costs as much as a full one. There is another reason, which counting does not show: the rows of tiles have
-# different lengths, and a GPU whose multiprocessors each got a row waits for the longest. For its kernel on
-# an A100, FlashAttention-2 reports 1.7 to 1.8 (Dao 2023, section 3.1).
+# So causal attention is, by the count, *at most* twice as fast, and less for short sequences, because a tile on
+# the diagonal costs as much as a full one. There is another reason, which counting does not show: the rows of
+# tiles have different lengths, and a GPU whose multiprocessors each got a row waits for the longest. For its
+# kernel on an A100, FlashAttention-2 reports 1.7 to 1.8 (Dao 2023, section 3.1).
 #
 # A detail that causes many bugs: when there are more keys than queries, as in a conversation whose first part
 # is already cached, the mask's diagonal ends in the *bottom right* corner, since the last query is the newest
@@ -601,7 +601,7 @@ race.time_against_block(sides, seconds, measure(naive_attention, q, k, v).second
 # Why the queries are outside and the keys inside. What lives in SRAM, and why its amount does not depend on
 # $N$. Which of an A100's three numbers a tile must fit into, and what goes wrong when $M$ is taken in bytes.
 # The closed form of the traffic, and why `block_k` is not in it. Why gigabytes of reads are so little HBM
-# traffic on an H200, and what served them. Why causal attention is at most twice as fast. Why all this helps
+# traffic on an H200, and what served them. Why a causal mask saves at most half of the work. Why all this helps
 # although both matrix products are still computed in full.
 #
 # ## Now you

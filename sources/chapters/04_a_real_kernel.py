@@ -173,8 +173,8 @@ table(["head dimension", *dims], [("width of the tile", *(padded(d) for d in dim
                                   ("multiplications wasted", *(f"{1 - d / padded(d):.0%}" for d in dims))])
 
 # %% [markdown]
-# (At least 16, because that is the least number of terms over which a matrix instruction for 16-bit numbers
-# sums.) A kernel could do better by cutting 80 into 64 and 16. This one does not.
+# (At least 16, because that is the least number of terms over which Triton lets a product of 16-bit numbers
+# sum.) A kernel could do better by cutting 80 into 64 and 16. This one does not.
 #
 # The comments mention 64 bits. An offset is a product of a number and a stride, and Triton gives integer
 # arguments that fit into 32 bits the type int32. What is $60000 \cdot 60000$? Guess the first digit.
@@ -609,12 +609,13 @@ for causal in (False, True):
 
 # %% [markdown]
 # (For a causal mask the FLOPs of the visible half are counted, for everybody, also for naive attention,
-# which computes the other half too. At this length our kernel saves that half; in short sequences it saves less,
-# as chapter 3 counted.)
+# which computes the other half too. At this length our kernel saves that half. On the H200 its time falls by
+# slightly more than half, which is within what rounds differ by. In short sequences it saves less, as chapter 3
+# counted.)
 #
 # On the H200 the kernel is well ahead of FlashAttention-2, which was written for the A100, and behind
 # cuDNN's, which was written for the generation of the H200, Hopper. Naive attention is where chapter 1 left
-# it, waiting for memory. Our kernel has no such excuse: its traffic is small, and yet it does not reach the
+# it, with S and P in memory. Our kernel has no such excuse: its traffic is small, and yet it does not reach the
 # rate of a plain product. What is it waiting for? Count what it does besides multiplying. Each score needs
 # an exponential, and an SM has far fewer units for these than for products.
 

@@ -188,9 +188,9 @@ print("dp =", dp.round(3))
 #
 # $$ds_j = \sum_i dp_i\, p_i\,([i = j] - p_j) = p_j\,(dp_j - \delta), \qquad \delta = \sum_i p_i\, dp_i .$$
 #
-# $\delta$ is the average of $dp$ over the row, weighted with $p$. So raising a score raises the loss exactly if its
-# key's value raises it more than the average of what the query listens to now. Before you run the next cell: what
-# is the sum of all $ds_j$?
+# $\delta$ is the average of $dp$ over the row, weighted with $p$. (In chapter 2 the letter stood for the error of a
+# score.) So raising a score raises the loss exactly if its key's value raises it more than the average of what the
+# query listens to now. Before you run the next cell: what is the sum of all $ds_j$?
 
 # %%
 delta = p @ dp

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 6. Three papers, three different things
 #
-# FlashAttention is the name of three papers, of 2022, 2023 and 2024. All three compute the same function, exactly,
+# The first three papers called FlashAttention are of 2022, 2023 and 2024. All three compute the same function, exactly,
 # with the arithmetic of chapter 2. **If the algorithm is the same, what is it that each of them changed?**
 
 # %%
@@ -243,7 +243,7 @@ table(["case", "queries", "keys", "D", "error / bound", "rows with lse = -inf"],
 #
 # ## Version 2: queries outside, and many more programs
 #
-# An H100 has 132 multiprocessors (SMs), each of which runs a program or a few at a time. How many programs are there?
+# An H100 SXM has 132 multiprocessors (SMs), each of which runs a program or a few at a time. How many programs are there?
 # Version 1 has one for each head of each sequence. Version 2 has one for each *tile of queries* of each head. The
 # next table takes tiles of 128 queries and, to keep it simple, one program on an SM at a time. If there are more
 # programs than SMs they come in waves, and the last wave is rarely full. **At which of these sizes is version 1 as
@@ -782,7 +782,7 @@ print(f"largest relative error of those from 2^-6 on: {np.abs(round_e4m3(normal)
 three_versions.number_lines({"e4m3": every, "bfloat16": [m * 2.0**e / 128 for e in range(-9, 4) for m in range(128, 256)]}, (0, 4))
 
 # %% [markdown]
-# Eight numbers to each power of two, where bfloat16 has 128. An error of up to a sixteenth is possible in each
+# Eight numbers to each power of two, where bfloat16 has 128. An error of nearly a sixteenth is possible in each
 # element. A *scale* for each tensor, or for each block of rows, brings the largest element to 448, the largest number
 # there is, so that none overflows and few fall below the smallest.
 #
@@ -1013,9 +1013,11 @@ table(["D", "mask", "version 2", "version 3", "FlashAttention-2", "cuDNN", "vers
 # %% [markdown]
 # Version 3 is ahead of cuDNN in every row. With more columns a tile does more products for each exponential, and at
 # $D = 256$ the kernel comes to the rate of the matrix product itself. (That product is a sustained one; it, too, runs
-# at the clock which the power allows.) Torch's FlashAttention-2 is the algorithm of our version 2, and slower. It is
-# also what torch takes on an H200 unless it is told otherwise (in the release that was measured); cuDNN, about twice
-# as fast at $D = 128$, has to be asked for. This is the longest sequence. Where is version 3 not ahead of cuDNN?
+# at the clock which the power allows.) Torch's FlashAttention-2 is the algorithm of our version 2, and slower. And which
+# of them is it that torch takes on an H200, unless it is told otherwise? Not version 3, which it does not bring. In the
+# release that was measured it takes cuDNN, about twice as fast as FlashAttention-2 at $D = 128$, and FlashAttention-2
+# where cuDNN refuses (chapter 7). An earlier release may take FlashAttention-2 instead. (`sdp_utils.cpp` in torch's
+# source has the order.) The table is for the longest sequence. Where is version 3 not ahead of cuDNN?
 
 # %%
 for head_dim in (64, 128, 256):
@@ -1068,7 +1070,7 @@ table(["", "kernels", "ms", "HBM bytes / least", "L2 bytes / least", "tensor cor
 # | | 25 to 40 % of the GPU's peak | A100; forward 30 to 50 %, backward 25 to 35 % (as told by Dao 2023, section 1) |
 # | version 2 (Dao 2023) | 230 TFLOP/s, 73 % of the peak | A100; the best forward. Backward: up to 63 % |
 # | | 1.7 to 3.0 times version 1 | A100; forward and backward, 512 to 16k tokens |
-# | | 335 TFLOP/s | H100, the same code: a third of that GPU's peak |
+# | | 335 TFLOP/s | H100, the same code; forward and backward: a third of that GPU's peak |
 # | version 3 (Shah et al. 2024) | 740 TFLOP/s, 75 % of the peak | H100 SXM5; fp16, forward, **D = 256 and no mask** |
 # | | close to 1.2 PFLOP/s | H100 SXM5; fp8, forward, D = 256, no mask |
 #
@@ -1118,6 +1120,7 @@ table(["D", "mask", "version 2", "cuDNN", "version 3", "of the peak", "times ver
 # - Dao, *FlashAttention-2*, 2023 (arXiv 2307.08691): section 3.1 on operations that are not products, 3.2 on parallelism, 3.3 on warps.
 # - Shah, Bikshandi, Zhang, Thakkar, Ramani, Dao, *FlashAttention-3*, 2024 (arXiv 2407.08608): section 3.1 on producers, consumers
 #   and turns, 3.2 with algorithm 2, 3.3 on fp8; section 4.3 for the errors.
-# - Zadouri and others, *FlashAttention-4*, 2026: a rescaling that is mostly skipped, for Blackwell.
+# - Zadouri, Hoehnerbach, Shah, Liu, Thakkar, Dao, *FlashAttention-4*, 2026 (arXiv 2603.05451): a rescaling that is mostly
+#   skipped, for Blackwell.
 # - NVIDIA, *PTX ISA*: *mbarrier*, *cp.async.bulk.tensor*, *wgmma* and *setmaxnreg*.
 # - The Triton repository, `python/tutorials/gluon`: 01 to 08, from layouts to warp specialisation.

@@ -111,7 +111,7 @@ against_length(shares, "share of the block's FLOPs", "Attention's share of the f
 # the attention. A causal mask, if its upper half is skipped, halves attention and doubles $N_{1/2}$.
 #
 # Does it follow that flash attention is useless below thousands of tokens? No, since naive attention's share of the
-# *time* is not its share of the FLOPs. It waits for memory, and the products with weights do not:
+# *time* is not its share of the FLOPs. S and P go through memory, and the products with weights have nothing like them:
 
 # %%
 for row in layer["sweep"]:

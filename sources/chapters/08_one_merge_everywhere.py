@@ -508,11 +508,11 @@ table(["processes", "mask", "rows of each", *(f"{x}: error / bound" for x in ("o
 #
 # ## What travels, and what hides it
 #
-# A step sends the keys and values of one shard, $n = N/G$ tokens of $G$ GPUs, and computes the scores of $n$ queries
-# with $n$ keys, half of them under a mask. Bytes grow with $n$ and operations with $n^2$. So if a shard is long enough,
-# the message has arrived before the step is over, and costs nothing. **How long is long enough, between GPUs of one
-# machine, at 450 GB/s, and between machines, at 50?** Take matrix products at the data sheet's rate: real ones are
-# slower, which is easier for the message. The links' rates are from data sheets as well, for one direction.
+# A step sends the keys and values of one shard, $n = N/G$ tokens of $G$ GPUs (`world` in code), and computes the scores
+# of $n$ queries with $n$ keys, half of them under a mask. Bytes grow with $n$ and operations with $n^2$. So if a shard
+# is long enough, the message has arrived before the step is over, and costs nothing. **How long is long enough, between
+# GPUs of one machine, at 450 GB/s, and between machines, at 50?** Take matrix products at the data sheet's rate: real
+# ones are slower, which is easier for the message. The links' rates are from data sheets as well, for one direction.
 
 # %%
 links = {"NVLink, in an H200 machine": 450e9, "PCIe 5.0, 16 lanes": 64e9, "InfiniBand NDR, 400 Gbit/s": 50e9}  # bytes/s

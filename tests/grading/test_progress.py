@@ -1,7 +1,9 @@
 """Progress is kept beside the exercises, survives damage, and never records a chapter's or a solution's checks."""
 import contextlib
 import json
+import re
 
+import numpy as np
 import pytest
 
 from flashedu import check, hint, progress
@@ -78,7 +80,15 @@ def test_hints(capsys):
     hint(merge_states)
     out = capsys.readouterr().out
     assert out.count("hint 1 of 3") == 2 and "hint 3 of 3" in out
-    with pytest.raises(ValueError, match="level must be 1, 2 or 3, but it is 4"):
-        hint("merge_states", 4)
-    with pytest.raises(ValueError, match=r"exercise must be one of .* but it is 'softmax'"):
-        hint("softmax")
+
+
+@pytest.mark.parametrize("level", [4, 1.0, True, np.ones(3)], ids=repr)
+def test_there_are_three_levels(level):
+    with pytest.raises(ValueError, match=rf"^level must be 1, 2 or 3, but it is {re.escape(repr(level))}\.$"):
+        hint("merge_states", level)
+
+
+@pytest.mark.parametrize("exercise", ["softmax", [1], {}, np.ones(3)], ids=repr)
+def test_a_hint_is_for_an_exercise(exercise):
+    with pytest.raises(ValueError, match=rf"^exercise must be one of .*, but it is {re.escape(repr(exercise))}\.$"):
+        hint(exercise)

@@ -3,11 +3,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 
 from flashedu.exactness import SLACK, Bound, attention_bounds, forward_errors, softmax_bound, unit_roundoff
 from flashedu.gradient_bounds import gradient_bounds
-from flashedu.kernels import backward, flash_attention, forward
+from flashedu.kernels import DEVICE, backward, flash_attention, forward
 from flashedu.kernels.softmax import triton_softmax
 from flashedu.kernels.tiles import DKDV, DQ, FORWARD
 
@@ -143,3 +144,37 @@ def softmax_ratio(x):
         u, least = unit_roundoff(x.dtype), torch.finfo(x.dtype).tiny * torch.finfo(x.dtype).eps  # a subnormal number
         bound = Bound(bound.exact, bound.bound + u * (bound.exact + bound.bound) + least)
     return bound.ratio(arrays(y)[0])
+
+
+REFUSED = {  # what is made of the q, k, v and options of a good call of a launcher: (change, exception, what the message says)
+    "arrays": (lambda q, k, v: dict(q=q.cpu().numpy()), TypeError, "q must be a torch tensor, but it is of type ndarray"),
+    "none": (lambda q, k, v: dict(v=None), TypeError, "v must be a torch tensor, but it is of type NoneType"),
+    "unknown name": (lambda q, k, v: dict(w=v), TypeError, "was called wrongly: got an unexpected keyword argument 'w'"),
+    "axes": (lambda q, k, v: dict(q=q[0]), ValueError, "q must have shape (batch, heads, rows, head dimension), none of them 0, but it has (4, 3, 8)"),
+    "no keys": (lambda q, k, v: dict(k=k[:, :, :0], v=v[:, :, :0]), ValueError, "but it has (1, 2, 0, 8)"),
+    "width": (lambda q, k, v: dict(k=k[..., 1:], v=v[..., 1:]), ValueError, "the same batch size and head dimension"),
+    "k unlike v": (lambda q, k, v: dict(v=v[:, :, 1:]), ValueError, "k and v must have the same shape"),
+    "groups": (lambda q, k, v: dict(q=q[:, :3]), ValueError, "the heads of q must be a multiple of those of k and v"),
+    "fewer heads": (lambda q, k, v: dict(q=q[:, :1]), ValueError, "the heads of q must be a multiple of those of k and v"),
+    "wide": (lambda q, k, v: {name: x.repeat(1, 1, 1, 33) for name, x in dict(q=q, k=k, v=v).items()}, ValueError, "at most 256, but it is 264"),
+    "two dtypes": (lambda q, k, v: dict(k=k.half()), TypeError, "must have one dtype"),
+    "float64": (lambda q, k, v: dict(q=q.double(), k=k.double(), v=v.double()), TypeError, "float32, float16 or bfloat16, but it is float64"),
+    "integers": (lambda q, k, v: dict(q=q.int(), k=k.int(), v=v.int()), TypeError, "float32, float16 or bfloat16, but it is int32"),
+    "elsewhere": (lambda q, k, v: {name: x.to("meta") for name, x in dict(q=q, k=k, v=v).items()}, ValueError, "q must be on "),
+    "sparse": (lambda q, k, v: dict(v=v.to_sparse()), TypeError, "v must be a dense tensor, but it is sparse_coo"),
+    "causal": (lambda q, k, v: dict(causal="yes"), TypeError, "causal must be True or False, but it is 'yes'"),
+    "scale": (lambda q, k, v: dict(scale="x"), TypeError, "scale must be a number, but it is 'x'"),
+    "scale nan": (lambda q, k, v: dict(scale=float("nan")), ValueError, "scale must be a finite number of at least 0, but it is nan"),
+    "scale 0": (lambda q, k, v: dict(scale=0), ValueError, "scale must be positive"),
+}
+
+
+def refused(launcher, what):
+    """Assert that a launcher says one sentence about a call of REFUSED, and that it takes the call before the change."""
+    change, error, words = REFUSED[what]
+    good = dict(zip("qkv", Problem((1, 4, 2, 3, 5, 8)).tensors(DEVICE)))
+    launcher(**good)
+    with pytest.raises(error) as caught:
+        launcher(**{**good, **change(**good)})
+    message = str(caught.value)
+    assert caught.type is error and words in message and message.endswith(".") and "\n" not in message

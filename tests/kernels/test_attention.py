@@ -193,6 +193,11 @@ REFUSED = {
     "scale beyond float64": (lambda q, k, v: flash_attention(q, k, v, scale=10**400), ValueError, "a finite number of at least 0", "000"),
     "float64": (lambda q, k, v: flash_attention(q.double(), k.double(), v.double(), backend="triton"), TypeError, "float32, float16 and bfloat16", "float64"),
     "elsewhere": (lambda q, k, v: flash_attention(*(x.to("meta") for x in (q, k, v)), backend="triton"), ValueError, f"needs tensors on {DEVICE}", "meta"),
+    "nowhere": (lambda q, k, v: flash_attention(*(x.to("meta") for x in (q, k, v))), ValueError, "needs tensors that hold numbers", "meta"),
+    "nowhere, reference": (lambda q, k, v: flash_attention(*(x.to("meta") for x in (q, k, v)), backend="reference"), ValueError, "hold numbers", "meta"),
+    "sparse": (lambda q, k, v: flash_attention(q, k, v.to_sparse()), TypeError, "v must be a dense tensor", "sparse_coo"),
+    "sparse, triton": (lambda q, k, v: flash_attention(*(x.to_sparse() for x in (q, k, v)), backend="triton"), TypeError, "q must be a dense tensor", "sparse_coo"),
+    "nested": (lambda q, k, v: flash_attention(q, torch.nested.nested_tensor([k[0]], layout=torch.jagged), v), TypeError, "k must be a dense tensor", "nested"),
 }
 
 

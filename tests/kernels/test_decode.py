@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import HUGE, Problem, arrays, far_apart, forward_ratio
+from problems import HUGE, REFUSED, Problem, arrays, far_apart, forward_ratio, refused
 
 from flashedu.exactness import attention_bounds
 from flashedu.hardware import GPUS
@@ -219,7 +219,7 @@ def test_the_default_number_of_parts_is_used(monkeypatch):
     assert not torch.equal(found[0], decode_attention(q, k, v, splits=2)[0])  # other parts, other roundings
 
 
-@pytest.mark.parametrize("splits, error", [(0, ValueError), (-1, ValueError), (2.0, TypeError), (True, TypeError), ("2", TypeError)])
+@pytest.mark.parametrize("splits, error", [(0, ValueError), (-1, ValueError), (2.0, TypeError), (True, TypeError), ("2", TypeError), (2**16 + 1, ValueError), (10**12, ValueError), (10**400, ValueError)])
 def test_splits_refused(splits, error):
     q, k, v, _ = Problem((1, 1, 1, 1, 5, 8)).tensors(DEVICE)
     with pytest.raises(error, match=r"^splits must be .*\.$"):
@@ -231,6 +231,11 @@ def test_the_interpreter_is_not_asked_for_bfloat16():
     q, k, v, _ = Problem((1, 1, 1, 1, 5, 8), "bfloat16").tensors(DEVICE)
     with pytest.raises(TypeError, match=r"^Triton's interpreter cannot multiply bfloat16.*\.$"):
         decode_attention(q, k, v)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what):
+    refused(decode_attention, what)
 
 
 # ---- tiles

@@ -31,8 +31,29 @@ def test_bfloat16():
 def test_the_widest():
     x = torch.zeros((1, 2**20), device=DEVICE)
     assert (triton_softmax(x) == 2.0**-20).all()
-    with pytest.raises(Exception, match="1048576"):
-        triton_softmax(torch.zeros((1, 2**20 + 1), device=DEVICE))
+
+
+REFUSED = {  # (x, exception, what the message says)
+    "too wide": (lambda x: x[:1, :1].expand(1, 2**20 + 1), ValueError, "1 to 1048576 columns, but it has (1, 1048577)"),
+    "array": (lambda x: x.cpu().numpy(), TypeError, "x must be a torch tensor, but it is of type ndarray"),
+    "none": (lambda x: None, TypeError, "of type NoneType"),
+    "integers": (lambda x: x.int(), TypeError, "float32, float16 or bfloat16, but it is int32"),
+    "float64": (lambda x: x.double(), TypeError, "but it is float64"),
+    "a row": (lambda x: x[0], ValueError, "x must have shape (rows, columns)"),
+    "a batch": (lambda x: x[None], ValueError, "but it has (1, 3, 4)"),
+    "no columns": (lambda x: x[:, :0], ValueError, "but it has (3, 0)"),
+    "sparse": (lambda x: x.to_sparse(), TypeError, "x must be a dense tensor, but it is sparse_coo"),
+    "elsewhere": (lambda x: x.to("meta"), ValueError, f"x must be on {DEVICE}, where kernels run here, but it is on meta"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what):
+    change, error, words = REFUSED[what]
+    with pytest.raises(error) as caught:
+        triton_softmax(change(matrix(3, 4)))
+    message = str(caught.value)
+    assert caught.type is error and words in message and message.endswith(".") and "\n" not in message
 
 
 @pytest.mark.parametrize("x", [[[1e38, 0.0]], [[-1e38, -1e38]], [[100.0, 0.0, -100.0]], [[1.0] * 7]])

@@ -11,7 +11,7 @@ if importlib.util.find_spec("triton") is None:
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import Problem, arrays, forward_ratio
+from problems import REFUSED, Problem, arrays, forward_ratio, refused
 
 from flashedu.cost import tile_counts
 from flashedu.exactness import attention_bounds
@@ -122,6 +122,18 @@ def test_keys_are_outside_and_the_state_moves_for_every_visible_pair_of_tiles(n_
     key_tiles = stores.count(max(stores))  # the last tile of queries sees all keys
     assert key_tiles == -(-n_k // SMALL.block_k)
     assert sum(later <= earlier for earlier, later in itertools.pairwise(stores)) == key_tiles - 1  # rows go up for one tile of keys, then again
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what):
+    refused(version1_forward, what)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU multiplies bfloat16")
+def test_the_interpreter_is_not_asked_for_bfloat16():
+    q, k, v, _ = Problem((1, 1, 1, 1, 5, 8), "bfloat16").tensors(DEVICE)
+    with pytest.raises(TypeError, match=r"^Triton's interpreter cannot multiply bfloat16.*\.$"):
+        version1_forward(q, k, v)
 
 
 CHOSEN = [(80, "bfloat16", 128, True), (90, "bfloat16", 128, True), (90, "bfloat16", 256, False), (90, "float16", 64, False), (100, "bfloat16", 64, True)]

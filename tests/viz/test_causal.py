@@ -78,6 +78,18 @@ def test_the_surfaces_cover_the_tiles(n_q, n_k, block_q, block_k):
             assert inside[:, 1].min() == pytest.approx(TOP + top * unit, abs=0.1)
 
 
+@pytest.mark.parametrize("n_q, n_k", [(256, 256), (128, 256), (256, 128), (200, 96)])
+def test_the_edge_of_the_mask_lies_where_the_mask_does(n_q, n_k):
+    """It passes through the last score that each query sees, if it sees any."""
+    root, unit = ET.fromstring(causal_tiles_drawing(n_q, n_k, 32, 32).svg), SIDE / max(n_q, n_k)
+    (edge,) = [[float(found.get(key)) for key in ("x1", "y1", "x2", "y2")] for found in root.iter(f"{SVG}line")
+               if found.get("stroke") == INK and float(found.get("x2")) < 500]
+    x1, y1, x2, y2 = [(value - start) / unit for value, start in zip(edge, (LEFT, TOP, LEFT, TOP), strict=True)]
+    last = [(i, seen.sum() - 1) for i, seen in enumerate(visible(n_q, n_k)) if seen.any()]
+    assert all(j < x1 + (i + 0.5 - y1) * (x2 - x1) / (y2 - y1) < j + 1 for i, j in last)
+    assert (y1, y2) == pytest.approx((last[0][0], n_q), abs=0.2 / unit)
+
+
 @pytest.mark.parametrize("n_q, n_k", [(1, 1), (1, 7), (7, 1), (5, 9), (9, 5), (64, 64)])
 def test_the_masks_share(n_q, n_k):
     assert masked_share(n_q, n_k) == pytest.approx(1 - visible(n_q, n_k).mean(), abs=1e-12)

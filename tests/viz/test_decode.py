@@ -17,7 +17,7 @@ def test_predictions_are_lines_and_measurements_marks(drawn):
     for name, (x, shares) in lines.items():
         assert list(found[name].get_xdata()) == x and list(found[name].get_ydata()) == shares
     assert found["keys split, predicted"].get_linestyle() == "-" and found["keys split, predicted"].get_marker() == ""
-    assert found["keys split"].get_linestyle() == "None" and found["keys split"].get_marker() == "^"
+    assert found["keys split"].get_linestyle() == "None" and found["keys split"].get_marker() == "P"
     assert (axes.get_xlabel(), axes.get_ylabel(), caption) == ("tokens", "share", "A caption.")
     assert "keys split: 10.0% at 1, 40.0% at 8, at most 90.0%" in alt
     assert list(axes.get_xticks()) == [1, 2, 4, 8]

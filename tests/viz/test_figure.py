@@ -1,6 +1,14 @@
 """What every figure shares: the style reaches what is drawn, and each thing has a colour and a mark of its own."""
+import io
+import re
 
+import pytest
+from PIL import Image
+
+from flashedu.demos.demo import failure
+from flashedu.viz.block_grid import block_grid_svg
 from flashedu.viz.figure import COLOURS, MARKERS, STYLE, Picture, drawing, new_figure
+from flashedu.viz.svg import Drawing
 
 
 @drawing
@@ -36,6 +44,22 @@ def test_colours_stand_out_from_white_by_three_to_one():
         channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
         assert 1.05 / (0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05) >= 3
+
+
+def test_a_picture_hides_what_lies_behind_it():
+    """A saved notebook is shown on white and on black pages: no pixel is transparent, and the paper is white."""
+    figure = one_line()
+    figure.patch.set_alpha(0)
+    shown = Image.open(io.BytesIO(Picture(figure, "a caption", "alt").png))
+    assert "transparency" not in shown.info and shown.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+
+
+@pytest.mark.parametrize("markup", [
+    Picture(one_line(), "a caption", "alt")._repr_mimebundle_()["text/html"], Drawing("", 10, "a caption")._repr_mimebundle_()["text/html"],
+    failure(ValueError("no picture")), block_grid_svg(64, 16).split("</svg>")[1],
+])
+def test_words_beside_a_picture_have_the_page_s_colour_where_there_is_no_jupyterlab(markup):
+    assert set(re.findall(r"(?<![\w-])color:([^;\"]+(?:\([^()]*\))?)", markup)) == {"var(--jp-ui-font-color1, inherit)"}
 
 
 def test_the_words_go_with_the_picture():

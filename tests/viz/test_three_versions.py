@@ -24,7 +24,7 @@ def test_gain_has_a_panel_for_each_head_dimension_and_a_line_for_each_way(drawn)
 
 
 def test_the_ways_differ_in_more_than_colour():
-    assert len(set(three_versions.WAYS.values())) == len({line for line, _ in three_versions.WAYS.values()}) == 3
+    assert len(set(three_versions.WAYS.values())) == len({line for line, _, _ in three_versions.WAYS.values()}) == 3
 
 
 def test_program_loads_are_sorted_and_the_longest_is_told(drawn):

@@ -1,14 +1,16 @@
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 
 from flashedu.cost import tile_counts, tiled_sram
 from flashedu.machine import Machine
 from flashedu.reference import tiled_on_machine
 from flashedu.viz import tiles
+from flashedu.viz.figure import COLOURS, SHADE
 
 GRID = list(itertools.product((1, 7, 16, 33), (1, 16, 40), (1, 5, 16, 64), (1, 8, 64), (False, True)))
 
@@ -17,6 +19,11 @@ GRID = list(itertools.product((1, 7, 16, 33), (1, 16, 40), (1, 5, 16, 64), (1, 8
 def drawn(monkeypatch):
     """Makes a picture function return (figure, caption, alt) instead of a Picture."""
     monkeypatch.setattr(tiles, "Picture", lambda figure, caption, alt: (figure, caption, alt))
+
+
+def looks(patch):
+    """(surface, hatch and its colour) of a tile."""
+    return patch.get_facecolor(), patch.get_hatch() and to_rgba(patch.get_edgecolor())
 
 
 def run(n_q, n_k, block_q, block_k, causal=False, d=8):
@@ -38,7 +45,7 @@ def test_tile_kinds_are_those_that_cost_counts(n_q, n_k, block_q, block_k, causa
     "n_q, n_k, block_q, block_k", [(32, 32, 8, 8), (32, 64, 8, 16), (30, 20, 8, 8), (17, 33, 16, 16)]
 )
 def test_tile_map_numbers_the_tiles_as_the_machine_visits_them(drawn, n_q, n_k, block_q, block_k):
-    figure, _, _ = tiles.tile_map(n_q, n_k, block_q, block_k, causal=True)
+    figure, caption, _ = tiles.tile_map(n_q, n_k, block_q, block_k, causal=True)
     visited, i = [], None
     for event in run(n_q, n_k, block_q, block_k, causal=True).events:
         if event.kind == "load" and event.name == "q":
@@ -46,14 +53,14 @@ def test_tile_map_numbers_the_tiles_as_the_machine_visits_them(drawn, n_q, n_k, 
         if event.kind == "load" and event.name == "k":
             visited.append((event.start, i))
     axes = figure.axes[0]
-    drawn_at = [
-        (int(x // block_k) * block_k, int(y // block_q) * block_q)
-        for x, y in (t.get_position() for t in axes.texts)
-    ]
-    assert [text.get_text() for text in axes.texts] == [str(number + 1) for number in range(len(visited))]
-    assert drawn_at == visited
-    pale = [p for p in axes.patches if isinstance(p, Rectangle) and p.get_facecolor() == to_rgba(tiles.PALE)]
-    assert not any(p.get_xy() in visited for p in pale)
+    numbered = {
+        (int(x // block_k) * block_k, int(y // block_q) * block_q): text.get_text()
+        for text in axes.texts for x, y in [text.get_position()]
+    }
+    roomy = {(j, i): str(number + 1) for number, (j, i) in enumerate(visited) if min((n_k - j) / block_k, (n_q - i) / block_q) > 0.4}
+    assert numbered == roomy and ("no room" in caption) == (len(roomy) < len(visited))
+    skipped = [p for p in axes.patches if isinstance(p, Rectangle) and looks(p)[0] == to_rgba(COLOURS["masked"], SHADE) and not p.get_hatch()]
+    assert skipped and not any(p.get_xy() in visited for p in skipped)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -61,14 +68,26 @@ def test_tile_map_draws_and_names_as_many_tiles_as_cost_counts(drawn, causal):
     figure, caption, alt = tiles.tile_map(1000, 1000, 128, 64, causal)
     counts = tile_counts(1000, 1000, 128, 64, causal)
     full, diagonal, skipped = counts
-    squares = [p.get_facecolor() for p in figure.axes[0].patches if isinstance(p, Rectangle)]
-    halves = [p.get_facecolor() for p in figure.axes[0].patches if isinstance(p, Polygon)]
-    assert squares.count(to_rgba(tiles.COLOURS["scores"])) == full + diagonal
-    assert squares.count(to_rgba(tiles.PALE)) == skipped
-    assert halves == [to_rgba(tiles.PALE)] * diagonal
-    for (label, *_), count in zip(tiles.KINDS.values(), counts, strict=True):
-        word = f"{count} {label.split(':')[0]}"
-        assert (word in alt and word in caption) == (count > 0)
+    found = Counter(looks(p) for p in figure.axes[0].patches if isinstance(p, Rectangle))
+    shade, gold = to_rgba(COLOURS["masked"], SHADE), to_rgba(COLOURS["scores"])
+    assert found == Counter({(gold, None): full, (shade, gold): diagonal, (shade, None): skipped})
+    legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    if not causal:
+        assert not legend and "128 tiles" in caption
+        return
+    assert legend == [f"{count} {label}" for label, count in zip(tiles.KINDS.values(), counts, strict=True)] + [tiles.EDGE]
+    for label, count in zip(tiles.KINDS.values(), counts, strict=True):
+        assert f"{count} {label.split(':')[0]}" in alt and f"{count} {label.split(':')[0]}" in caption
+
+
+@pytest.mark.parametrize("n_q, n_k", [(32, 32), (32, 64), (64, 32), (200, 300)])
+def test_the_edge_of_the_mask_lies_where_the_mask_does(drawn, n_q, n_k):
+    """Every score left of the drawn line is seen, every one right of it is not; those on it are the last that are seen."""
+    (line,) = tiles.tile_map(n_q, n_k, 8, 8, causal=True)[0].axes[0].lines
+    (x0, x1), (y0, y1) = line.get_data()
+    for i, j in itertools.product(range(n_q), range(n_k)):
+        right = j + 0.5 - (x0 + (i + 0.5 - y0) * (x1 - x0) / (y1 - y0))  # of the line, of the score's middle
+        assert (right <= 0) == (j <= i + n_k - n_q)
 
 
 @pytest.mark.parametrize("n_q, n_k, block_q, block_k, causal", [c for c in GRID if c[0] > 1 and c[2] > 1])

@@ -37,6 +37,16 @@ def test_shares_add_up_and_are_the_measured_ones(drawn):
     assert f"P = softmax(S) {100 * time_ms['softmax'] / sum(time_ms.values()):.0f} %" in picture.alt
 
 
+def test_every_share_has_a_label_with_room_for_it(drawn):
+    shares({"operations": {"qk": 256, "softmax": 5, "pv": 256}, "time": {"qk": 3, "softmax": 90, "pv": 7}}, "caption")
+    (axes,) = drawn[0].axes
+    parts = [bar for bar in axes.patches if bar.get_height() == pytest.approx(0.7)]
+    assert [label.get_text() for label in axes.texts] == [f"{part.get_width():.0f} %" for part in parts]
+    for label, part in zip(axes.texts, parts, strict=True):
+        words, bar = label.get_window_extent(), part.get_window_extent()
+        assert bar.x0 <= words.x0 <= words.x1 <= bar.x1 if part.contains_point(label.get_transform().transform(label.get_position())) else words.y0 >= bar.y1
+
+
 def test_the_softmax_takes_most_of_the_time():
     time_ms = {
         row["step"]: row["time_ms"]

@@ -39,6 +39,10 @@ def _mode_class():
             self.tile = self.borrowed = None
             self.largest_bytes = 0
 
+        @classmethod
+        def _should_skip_dynamo(cls):  # yes would import torch's compiler, which takes longer than most checks
+            return False
+
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
             if self.paused:
