@@ -61,7 +61,7 @@ GPUS = {
             "NVIDIA Ampere GA102 whitepaper, float32 accumulation" + AMPERE),
         Gpu("RTX 4090", (8, 9), 128, 128 * KIB, 100 * KIB, 99 * KIB, 72 * MIB, 24 * GIB, 1008e9, 165.2e12, 2.52e9,
             "NVIDIA Ada whitepaper, float32 accumulation" + ADA),
-        Gpu("H100 PCIe", (9, 0), 114, 256 * KIB, 228 * KIB, 227 * KIB, 50 * MIB, 80 * GIB, 2000e9, 756e12, 1.755e9,
+        Gpu("H100 PCIe", (9, 0), 114, 256 * KIB, 228 * KIB, 227 * KIB, 50 * MIB, 80 * GIB, 2000e9, 756e12, 1.62e9,
             "NVIDIA H100 datasheet, dense" + HOPPER),
         Gpu("H100 SXM", (9, 0), 132, 256 * KIB, 228 * KIB, 227 * KIB, 50 * MIB, 80 * GIB, 3350e9, 989e12, 1.83e9,
             "NVIDIA H100 datasheet, dense" + HOPPER),

@@ -53,7 +53,7 @@ class Verdict:
         )
         return (
             f'<div style="border:1px solid {colour};border-left:6px solid {colour};border-radius:4px;padding:.6em 1em;max-width:60em;'
-            'color:var(--jp-ui-font-color1,#222)">'
+            'color:var(--jp-ui-font-color1,inherit)">'
             f'<div style="font-weight:600"><span style="background:{colour};color:#fff;border-radius:3px;padding:0 .5em;margin-right:.6em">'
             f"{mark} {self.state}</span><code>{html.escape(self.exercise)}</code></div>{paragraphs}"
             f'<div style="font-size:90%;margin-top:.6em" title="✓ passed, ✗ failed, ○ not run">{marks}</div></div>'

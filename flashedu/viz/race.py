@@ -5,7 +5,7 @@ from flashedu.viz.figure import COLOURS, Picture, drawing, new_figure
 
 @drawing
 def naive_against_tiled(rows):
-    """Time and peak memory against N. Takes a list of (n, naive, tiled), two `bench.Measurement`s; naive may be None."""
+    """Time and peak memory against N. Takes a list of (n, naive, tiled), two `bench.Measurement`s."""
     figure, axes = new_figure(1, 2, figsize=(8.5, 3.6))
     for panel, of, label in zip(
         axes,
@@ -17,7 +17,7 @@ def naive_against_tiled(rows):
             (1, "naive", "hbm", "v", "--"),
             (2, "tiled", "output", "^", "-"),
         ):
-            points = [(row[0], of(row[which])) for row in rows if row[which] is not None]
+            points = [(row[0], of(row[which])) for row in rows]
             panel.plot(
                 *zip(*points, strict=True),
                 style,
@@ -33,7 +33,6 @@ def naive_against_tiled(rows):
     told = [
         f"N = {n}: time {a.seconds / b.seconds:.1f}x, memory {a.peak_bytes / b.peak_bytes:.0f}x"
         for n, a, b in rows
-        if a is not None
     ]
     return Picture(
         figure,

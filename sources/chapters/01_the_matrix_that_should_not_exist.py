@@ -299,7 +299,7 @@ work = attention_flops(n, n, d, heads)
 measured_ms = sum(time_ms.values())
 floors = {"all bytes, at the copy rate": counted / copy_rate}
 floors["products, at the matmul rate"] = work / matmul_rate
-print(f"{'three kernels, measured':30} {measured_ms:5.2f} ms")
+print(f"{'three kernels, each alone':30} {measured_ms:5.2f} ms")
 for name, seconds in floors.items():
     print(f"{name:30} {1e3 * seconds:5.2f} ms, {1e3 * seconds / measured_ms:.0%} of that")
 

@@ -17,7 +17,7 @@ TORCH_DOES_IT = ("torch-does-it", "own kernel", "The result comes from torch, no
 PACKAGE_DOES_IT = ("package-does-it", "own kernel", "The result comes from the package's kernel, not from one of yours.")
 NO_SCALE = ("no-scale", "one key", "The scores are not divided by sqrt(D).", ("scale * math.log2(math.e)", "math.log2(math.e)"))
 BASE = ("exp2-without-log2e", "one key", "exp2(x) is 2**x. For e**x multiply x by log2(e), once, together with the scale.", ("scale * math.log2(math.e)", "scale"))
-TF32 = ("tf32", "GPU: float32", 'On a GPU tl.dot rounds float32 inputs to TF32, which keeps 11 bits. Pass input_precision="ieee".', ("precision()", '"tf32"'))
+TF32 = ("tf32", "GPU: float32", 'On a GPU tl.dot rounds float32 inputs to TF32, which keeps 11 significant bits. Pass input_precision="ieee".', ("precision()", '"tf32"'))
 NO_BATCH = ("batch-ignored", "batch", "Every batch entry reads the keys and values of the first. Add b * stride_kb and b * stride_vb to the pointers.", ("b * stride_kb", "0 * stride_kb"), ("b * stride_vb", "0 * stride_vb"))
 CAUSAL_IGNORED = ("causal-ignored", "causal", "The argument causal changes nothing.", ("CAUSAL=causal", "CAUSAL=False"))
 WRONG_GROUP = ("wrong-group", "grouped queries", "Query head h reads key head h % Hkv. Neighbours share one: the key head is h // (H // Hkv).", ("h // group * stride_kh", "h % (heads // group) * stride_kh"), ("h // group * stride_vh", "h % (heads // group) * stride_vh"))
