@@ -1,6 +1,7 @@
 """An answer in Triton is judged between guard bands, in a process of its own, and told what it did."""
 import importlib.util
 import os
+import subprocess
 import sys
 import textwrap
 import threading
@@ -365,6 +366,14 @@ def endless(x_ptr):
 def never_ends(x):
     endless[(1,)](torch.zeros(1))
     return x
+
+
+def test_to_be_watched_costs_no_import_of_torchs_compiler():
+    code = ("import sys, flashedu.kernels, torch; from flashedu.grading.tensors.watching import watched\n"
+            "with watched(): torch.empty(0)\n"
+            "print(sorted({name.split('.')[1] for name in sys.modules if name.startswith('torch._dynamo')}))")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert run.stdout == "[]\n", run.stdout + run.stderr
 
 
 def test_an_endless_loop_in_a_kernel_is_stopped(short_limit):

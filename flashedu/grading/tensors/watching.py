@@ -58,14 +58,6 @@ def _mode_class():
     return Watch
 
 
-def warm_up():
-    """Import what torch imports when it is first watched, a second's work: before a fork, once for all its children."""
-    import torch
-
-    with _mode_class()():
-        torch.empty(0)
-
-
 @contextlib.contextmanager
 def watched(backwards=False, idle=False):
     """A Watch around an answer's code. backwards: the interpreter runs the programs of a grid in the opposite order.
