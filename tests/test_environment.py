@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 
@@ -81,6 +82,11 @@ def test_constraints_satisfy_pyproject():
     for name, requirement in {**CORE, **COURSE, **CLASS, **DEV}.items():
         assert pins[name] in requirement.specifier, f"{name} {pins[name]} is not {requirement.specifier}"
     assert (pins["torch"], pins["triton"]) == ("2.13.0", "3.7.1")
+
+
+def test_who_reads_a_notebook_waits_for_no_grammar():
+    run = subprocess.run([sys.executable, "-c", "import nbformat, sys; print('lark' in sys.modules)"], capture_output=True, text=True, timeout=60)
+    assert run.stdout == "False\n", run.stderr
 
 
 def test_python_versions_agree():
