@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "arguments": set(),
     "hardware": set(),
     "results": set(),
+    "splits": set(),
     "data": set(),
     "machine": {"arguments"},
     "cost": {"arguments"},
@@ -26,18 +27,18 @@ MAY_IMPORT = {
     "exactness": {"arguments", "reference"},
     "gradient_bounds": {"arguments", "exactness"},
     "bench": {"arguments", "cost", "results", "kernels"},
-    "kernels": {"arguments", "hardware", "reference"},
+    "kernels": {"arguments", "hardware", "reference", "splits"},
     "processes": set(),
     "ring": {"arguments", "kernels"},
     "grading": {"arguments", "machine", "cost", "reference", "exactness", "gradient_bounds", "kernels"},
-    "viz": {"arguments", "hardware", "cost"},
+    "viz": {"arguments", "hardware", "cost", "splits"},
     "demos": {"arguments", "hardware", "cost", "machine", "reference", "exactness", "gradient_bounds", "results", "data", "grading", "viz"},
     "health": {"arguments", "reference", "exactness", "gradient_bounds", "grading", "kernels"},
     "flashedu": {"grading", "health"},
     "classroom": {"arguments", "grading"},
     "__main__": {"flashedu", "grading", "health", "bench", "classroom"},
 }
-NUMPY_ONLY = {"arguments", "machine", "cost", "reference", "exactness", "gradient_bounds", "hardware"}
+NUMPY_ONLY = {"arguments", "machine", "cost", "reference", "exactness", "gradient_bounds", "hardware", "splits"}
 
 
 def module_name(path):

@@ -12,8 +12,8 @@ if DEVICE is None:
 import measure_decode as tool  # noqa: E402
 
 from flashedu.bench import contenders, result, speed  # noqa: E402
-from flashedu.kernels.decode import splits_for  # noqa: E402
 from flashedu.kernels.tiles import INTERPRETED  # noqa: E402
+from flashedu.splits import splits_for  # noqa: E402
 
 TIMES = {"copy": 0.5, "decode": 0.25, "one_part": 2.0, "torch": 0.4, "naive": 1.0}  # milliseconds
 MULTIPROCESSORS = 3

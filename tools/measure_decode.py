@@ -92,8 +92,8 @@ def chosen_splits(batch, n):
     """The number of parts that decode_attention chooses."""
     import torch
 
-    from flashedu.kernels.decode import splits_for
     from flashedu.kernels.tiles import DECODE, pick
+    from flashedu.splits import splits_for
 
     tile = pick(DECODE, torch.empty(1, HEAD_DIM, device="cuda", dtype=torch.bfloat16))
     return splits_for(batch * KV_HEADS, -(-n // tile.block_k), multiprocessors())

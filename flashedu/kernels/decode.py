@@ -3,7 +3,6 @@
 With one query for each head there is no tile of queries to give to a program, so the keys are split. The queries of all
 heads that share a key head are the rows of one tile: a key is read once for all of them.
 """
-import functools
 import math
 
 import torch
@@ -16,9 +15,8 @@ from flashedu.kernels.forward import LN2, attend
 from flashedu.kernels.inputs import checked, kernel_inputs
 from flashedu.kernels.memory import store_tile
 from flashedu.kernels.tiles import DECODE, padded, pick, precision
+from flashedu.splits import splits_for
 
-PROGRAMS = 2  # that a multiprocessor works on at a time: its shared memory holds so many of the tiles in DECODE
-START, MERGE = 4, 5  # tiles that a program could read in the time that it takes to begin and to end, and that the second kernel takes
 MERGED = 64  # parts that a program merges at a time
 
 
@@ -90,23 +88,6 @@ def merge_kernel(
     l_safe = tl.where(l == 0.0, 1.0, l)
     tl.store(o_ptr + row * D + columns, (acc / l_safe).to(o_ptr.dtype.element_ty), mask=columns < D)
     tl.store(lse_ptr + row + tl.arange(0, 1), m + tl.log(l_safe))
-
-
-@functools.lru_cache(1024)
-def splits_for(heads, tiles, multiprocessors):
-    """How many parts the keys of each of `heads` tiles of rows are split into, `tiles` tiles of keys, to have the GPU done soonest.
-
-    A unit of time is that in which the memory can bring a tile to each multiprocessor; no program is faster, alone or not.
-    There are heads * splits programs of ceil(tiles / splits) + START, in waves of PROGRAMS * multiprocessors. Together
-    they take no less than the memory does, and parts are merged after that. Of equals those with the shortest waves, then the fewest.
-    """
-    places, memory = PROGRAMS * multiprocessors, heads * tiles / multiprocessors + START
-
-    def time(splits):
-        waves = -(-heads * splits // places) * (-(-tiles // splits) + START)
-        return max(waves, memory) + MERGE * (splits > 1), waves
-
-    return min(range(1, max(1, min(tiles, places)) + 1), key=time)
 
 
 @checked(kernel_inputs)

@@ -1,13 +1,11 @@
 """One token of decoding: parts of the keys for the places of a GPU, and the states that are merged."""
-import functools
-
 from flashedu.cost import kv_cache_bytes
 from flashedu.hardware import gpu
+from flashedu.splits import PROGRAMS, START, bandwidth_share, splits_for, waves_time
 from flashedu.viz.curves import duration, size
 from flashedu.viz.figure import COLOURS
 from flashedu.viz.svg import FAINT, INK, SIZE, WIDTH, Drawing, Plot, line, number, path, polyline, rect, text
 
-PROGRAMS, START, MERGE = 2, 4, 5  # as in flashedu.kernels.decode
 BLOCK_K, HEAD_DIM, ITEMSIZE = 64, 128, 2
 LEFT, RIGHT = 20, WIDTH - 20
 GRID, CELL, COLUMNS = 82, 18, 22  # of multiprocessors: top, side, how many in a row
@@ -16,35 +14,13 @@ HEIGHT = 530
 MOST = 512  # parts on the curve's axis
 
 
-def bandwidth_share(heads, tiles, splits, multiprocessors):
-    """Share of the memory's bandwidth that `heads` key heads of `tiles` tiles each reach, cut into `splits` parts.
-
-    The unit of time is that in which the memory can bring a tile to each multiprocessor.
-    """
-    memory = heads * tiles / multiprocessors
-    return memory / (max(waves_time(heads, tiles, splits, multiprocessors), memory + START) + MERGE * (splits > 1))
-
-
-def waves_time(heads, tiles, splits, multiprocessors):
-    """What programs take that never wait for each other: one for its tiles, and START to begin and to end, and as many waves of them."""
-    return -(-heads * splits // (PROGRAMS * multiprocessors)) * (-(-tiles // splits) + START)
-
-
-@functools.lru_cache(1024)
-def best_splits(heads, tiles, multiprocessors):
-    """The number of parts, no more than there are places, that reaches the largest share; of equals that with the shortest waves."""
-    most = max(1, min(tiles, PROGRAMS * multiprocessors))
-    problem = heads, tiles
-    return max(range(1, most + 1), key=lambda splits: (bandwidth_share(*problem, splits, multiprocessors), -waves_time(*problem, splits, multiprocessors)))
-
-
 def splits_drawing(splits, n, batch, kv_heads, gpu_name):
     """Split keys: how many parts fill a GPU, and the merge of their states"""
     device, heads, tiles = gpu(gpu_name), batch * kv_heads, -(-n // BLOCK_K)
     programs, places = heads * splits, PROGRAMS * device.sms
     waves = -(-programs // places)
     last = programs - (waves - 1) * places
-    share, best = (bandwidth_share(heads, tiles, parts, device.sms) for parts in (splits, best_splits(heads, tiles, device.sms)))
+    share, best = (bandwidth_share(heads, tiles, parts, device.sms) for parts in (splits, splits_for(heads, tiles, device.sms)))
     cache_bytes = batch * kv_cache_bytes(n, 1, kv_heads, HEAD_DIM, ITEMSIZE)
     least = cache_bytes / device.hbm_bytes_per_s
     which = "the only wave" if waves == 1 else f"the last of {waves:,} waves"
@@ -59,7 +35,7 @@ def splits_drawing(splits, n, batch, kv_heads, gpu_name):
     caption = (
         f"A decoding step, one layer, {plural(batch, 'sequence')} with {n:,} tokens in the cache, {plural(kv_heads, 'key head')}, "
         f"D = {HEAD_DIM}, 2 bytes: {plural(programs, 'program')} in {plural(waves, 'wave')}. Predicted {share:.1%} of the bandwidth; the best is {best:.1%}, "
-        f"with {plural(best_splits(heads, tiles, device.sms), 'part')}. Each square is a multiprocessor, its halves are its places.")
+        f"with {plural(splits_for(heads, tiles, device.sms), 'part')}. Each square is a multiprocessor, its halves are its places.")
     note = ""
     if splits > tiles:
         note = f"There are only {tiles} tiles of {BLOCK_K} keys: {splits - tiles} parts are empty. The empty state changes nothing, but it takes a program."

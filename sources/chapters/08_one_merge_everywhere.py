@@ -32,12 +32,12 @@ from flashedu.reference import attention_state, chunked_prefill, merge_states, s
 from flashedu.reference.caches import paged_attention, shared_prefix_attention
 from flashedu.results import load
 from flashedu.ring import EMPTY, merge, ring_attention, shard, unshard
+from flashedu.splits import MERGE, PROGRAMS, START, bandwidth_share
 
 # %%
 from flashedu.viz.curves import duration, size
 from flashedu.viz.decode import bandwidth
 from flashedu.viz.ring import ring_drawing
-from flashedu.viz.splits import MERGE, PROGRAMS, START, bandwidth_share, waves_time
 from flashedu.viz.table import table
 
 # %%
@@ -125,11 +125,11 @@ table(["", "programs, one for each query head's tile", "the same, one for each k
 print(f"PROGRAMS = {PROGRAMS}: {PROGRAMS * h200.sms} places; START = {START}, MERGE = {MERGE} units of time")
 
 # %%
-# include: flashedu.viz.splits:bandwidth_share
+# include: flashedu.splits:waves_time
 
 
 # %%
-# include: flashedu.viz.splits:waves_time
+# include: flashedu.splits:step_time
 
 
 # %% [markdown]
@@ -154,11 +154,10 @@ demos.splits()
 # than the merge costs, and one part is best. With 1,024 tokens and one sequence each head has so few tiles that even at
 # the best number of parts nearly all of the time is beginning, ending and merging.
 #
-# `splits_for` in `flashedu/kernels/decode.py` is this model, minimised. It runs on the CPU before each launch, so its
-# answers are kept.
+# `splits_for` is this model, minimised. `decode_attention`, below, asks it before each launch, so its answers are kept.
 
 # %%
-# include: flashedu.kernels.decode:splits_for
+# include: flashedu.splits:splits_for
 
 
 # %%

@@ -1,6 +1,5 @@
-"""The splits demo: every position of every control, its waves against programs that are given out one by one, its best against the kernel's choice."""
+"""The splits demo: every position of every control, its waves against programs that are given out one by one."""
 import heapq
-import importlib.util
 import itertools
 import re
 
@@ -10,7 +9,8 @@ from readable import assert_readable, said
 from flashedu.demos.demo import choices
 from flashedu.demos.splits import splits
 from flashedu.hardware import GPUS
-from flashedu.viz.splits import BLOCK_K, HEIGHT, MERGE, PROGRAMS, START, bandwidth_share, best_splits, splits_drawing
+from flashedu.splits import MERGE, PROGRAMS, START, bandwidth_share
+from flashedu.viz.splits import BLOCK_K, HEIGHT, splits_drawing
 
 POSITIONS = {name: [value for _, value in choices(control)] for name, control in splits().controls.items()}
 LAYER = splits().values
@@ -84,13 +84,3 @@ def test_it_says_that_no_cut_is_faster_only_where_none_is():
             assert parts in fastest if "no other cut" in note else fastest == {1}
             seen.add("no other cut" in note)
     assert seen == {True, False}
-
-
-def test_it_predicts_what_the_kernel_chooses():
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("there is no Triton on this system")
-    from flashedu.kernels import decode
-
-    assert (PROGRAMS, START, MERGE) == (decode.PROGRAMS, decode.START, decode.MERGE)
-    for heads, tiles, sms in itertools.product((1, 8, 100, 300), (1, 7, 64, 2048), (40, 132)):
-        assert best_splits(heads, tiles, sms) == decode.splits_for(heads, tiles, sms)

@@ -16,9 +16,10 @@ from problems import HUGE, REFUSED, Problem, arrays, far_apart, forward_ratio, r
 from flashedu.exactness import attention_bounds
 from flashedu.hardware import GPUS
 from flashedu.kernels import DEVICE, compiled, decode
-from flashedu.kernels.decode import MERGE, PROGRAMS, START, decode_attention, splits_for
+from flashedu.kernels.decode import decode_attention
 from flashedu.kernels.tiles import DECODE, INTERPRETED, SHARED_BYTES, Tile
 from flashedu.reference import split_kv_attention
+from flashedu.splits import PROGRAMS, splits_for
 
 SMALL = Tile(16, 16, 4, 1)  # so that few keys are several tiles
 
@@ -181,24 +182,6 @@ def test_offsets_beyond_32_bits(axis, apart, shape, tmp_path):
 
 
 # ---- how many parts
-
-
-def busiest(heads, tiles, multiprocessors, splits):
-    """Tiles that the busiest place on the device works through, place by place: programs are dealt out in waves."""
-    work = [0] * (PROGRAMS * multiprocessors)
-    for program in range(heads * splits):
-        work[program % len(work)] += -(-tiles // splits) + START
-    return max(work)
-
-
-@pytest.mark.parametrize("multiprocessors", [1, 16, 132])
-@pytest.mark.parametrize("heads, tiles", [(1, 1), (1, 2048), (8, 1), (8, 16), (8, 2048), (100, 64), (128, 128), (263, 512), (264, 512), (265, 512), (1000, 100)])
-def test_the_number_of_parts_is_the_best(heads, tiles, multiprocessors):
-    def time(splits):
-        waves = busiest(heads, tiles, multiprocessors, splits)
-        return max(waves, heads * tiles / multiprocessors + START) + (MERGE if splits > 1 else 0), waves, splits
-
-    assert splits_for(heads, tiles, multiprocessors) == min(map(time, range(1, min(tiles, PROGRAMS * multiprocessors) + 1)))[2]
 
 
 def test_one_long_sequence_fills_an_h200_in_one_wave():
