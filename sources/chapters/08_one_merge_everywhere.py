@@ -32,9 +32,9 @@ from flashedu.reference import attention_state, chunked_prefill, merge_states, s
 from flashedu.reference.caches import paged_attention, shared_prefix_attention
 from flashedu.results import load
 from flashedu.ring import EMPTY, merge, ring_attention, shard, unshard
-from flashedu.splits import MERGE, PROGRAMS, START, bandwidth_share
 
 # %%
+from flashedu.splits import MERGE, PROGRAMS, START, bandwidth_share
 from flashedu.viz.curves import duration, size
 from flashedu.viz.decode import bandwidth
 from flashedu.viz.ring import ring_drawing
