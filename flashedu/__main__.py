@@ -1,5 +1,6 @@
 """python -m flashedu doctor | progress | zoo [exercise ...] | bench [--ladder] [--quick] | class DIR | grade DIR"""
 import argparse
+import errno
 import os
 import sys
 
@@ -39,6 +40,8 @@ def main(argv=None):
 
         try:
             lay_out(options.folder)
+        except BrokenPipeError:  # the course is made, and nobody reads what is said of it
+            raise
         except OSError as error:  # the disk is full, say
             raise SystemExit(f"No course was made: {error}.") from None
         return 0
@@ -57,9 +60,15 @@ if __name__ == "__main__":
         try:
             sys.exit(main())
         finally:
-            sys.stdout.flush()  # not as Python ends, when nobody would catch what it raises
+            for stream in filter(None, (sys.stdout, sys.stderr)):  # not as Python ends, when nobody would catch what it raises
+                stream.flush()
     except KeyboardInterrupt:
         sys.exit("Interrupted.")
-    except BrokenPipeError:  # whoever reads the output, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if error.errno == errno.ENOSPC:
+            sys.exit("The output could not be written: no space is left there.")
+        os.dup2(1, 2)  # whoever reads the output, `head` say, has seen enough
         sys.exit(128 + 13)  # as a shell reports a program that this signal has ended, SIGPIPE

@@ -16,6 +16,7 @@ PACKAGES = {  # name: what it is needed for
     "torch": "chapters 4 and later",
     "triton": "the kernels of chapters 4 and later",
 }
+NUMPY_ONLY = "Chapters 0 to 3 and 7 work here, and what NumPy computes in 5, 6 and 8."
 # The name of the GPU, or an empty line; then the attention kernels at a small ragged problem, judged by the bound. In a
 # process of its own, since a broken driver may end the process.
 SELF_TEST = """
@@ -36,11 +37,8 @@ def examine(out=print):
     out(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
     good = _packages(out)
     good &= _numpy_self_test(out)
-    kernels = _kernels(out)
-    if not good:
-        out("Chapters 0 to 3 do not work here yet: see the lines marked FAIL.")
-    else:
-        out("All chapters work here." if kernels else "Chapters 0 to 3 and 7 work here, and what NumPy computes in 5, 6 and 8.")
+    what_works = _kernels(out)
+    out(what_works if good else "Chapters 0 to 3 do not work here yet: see the lines marked FAIL.")
     return bool(good)
 
 
@@ -82,15 +80,15 @@ def _numpy_self_test(out):
 
 
 def _kernels(out):
-    """Whether chapters 4 and 5 can be worked through, too."""
+    """Examine torch, Triton and the kernels; returns the sentence on the chapters that work if NumPy does."""
     missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     if missing:
         _line(out, "none", f"no kernels here, without {' and '.join(missing)}; chapters 0 to 3 do not need them")
-        return False
+        return NUMPY_ONLY
     test = _child(SELF_TEST)
     if not test.stdout:
         _line(out, "FAIL", f"torch does not import: {_last_line(test.stderr)}", "remove .venv and run `make lab`")
-        return False
+        return "Chapters 0 to 3 work here; the others find torch, and end in its error."
     name = test.stdout.splitlines()[0]
     where = f"GPU: {name}" if name else "no GPU: Triton's interpreter"
     if test.returncode == 0:
@@ -100,7 +98,7 @@ def _kernels(out):
               "check the driver with nvidia-smi; a C compiler (gcc) must be installed; TRITON_INTERPRET=1 runs kernels on the CPU meanwhile")
     else:
         _line(out, "FAIL", f"{where}; the kernel self-test fails: {_last_line(test.stderr)}", "install the pinned pair of torch and triton with `make lab`")
-    return test.returncode == 0
+    return NUMPY_ONLY if test.returncode else "All chapters work here."
 
 
 def _child(code):

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -218,6 +219,8 @@ def test_the_lecture_is_shown_by_voila_and_takes_its_flags(monkeypatch):
     command = shown[0]
     assert ".venv-class" in command[0] and command[1:3] == ["-m", "voila"] and command[-2:] == ["--no-browser", "--port=8899"]
     assert (ROOT / command[3]).exists()
+    assert any(re.fullmatch(r"--MappingKernelManager\.cull_idle_timeout=[1-9]\d*", flag) for flag in command), "kernels of pages left behind stay"
+    assert not any("cull_connected" in flag for flag in command), "an open page that nobody touches would lose its kernel"
 
 
 def test_a_class_is_laid_out_by_the_teachers_python(monkeypatch):
@@ -229,27 +232,32 @@ def test_a_class_is_laid_out_by_the_teachers_python(monkeypatch):
 
 @pytest.mark.parametrize("place, says", [
     ("file", "file is no folder that can be written to"), ("full", "is not empty: name a folder"), ("file/sub", "file is no folder that can be written to"), (None, "Name one folder"),
+    ("--help", "Name one folder"), ("dangling", "dangling is no folder that can be written to"), ("my course", "inside the course"), ("my course/.venv-class/x", "inside the course"),
 ])
-def test_a_place_that_cannot_hold_a_course_is_refused_before_anything_is_installed(machine, place, says):
-    (machine.root / "file").touch()
-    (machine.root / "full" / "of").mkdir(parents=True)
+def test_a_place_that_cannot_hold_a_course_is_refused_before_anything_is_installed(machine, tmp_path, monkeypatch, place, says):
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "full" / "of").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
         bootstrap.check_course([place] if place else [])
     text = stopped.value.code
     assert says in text and text.endswith(".") and "\n" not in text
 
 
-@pytest.mark.parametrize("place", ["new", "new/newer", "empty"])
-def test_a_place_that_can_is_not(machine, place):
-    (machine.root / "empty").mkdir()
-    bootstrap.check_course([place])
+@pytest.mark.parametrize("place", ["new", "new/newer", "empty", "~/new"])
+def test_a_place_that_can_is_not(machine, tmp_path, monkeypatch, place):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert bootstrap.check_course([place]) == str(tmp_path / place.replace("~", "home"))
 
 
 def test_the_place_is_looked_at_first(tmp_path):
-    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    shutil.copytree(ROOT / "tools", tmp_path / "course" / "tools")
     (tmp_path / "file").touch()
-    done = subprocess.run([sys.executable, tmp_path / "tools/bootstrap.py", "class", "file"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and done.stdout == "" and not (tmp_path / ".venv-class").exists()
+    done = subprocess.run([sys.executable, "course/tools/bootstrap.py", "class", "file"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == "" and not (tmp_path / "course" / ".venv-class").exists()
     assert done.stderr == f"{tmp_path / 'file'} is no folder that can be written to: name another place for the course.\n"
 
 

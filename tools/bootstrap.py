@@ -97,17 +97,20 @@ def read_stamp(venv):
 
 
 def check_course(flags):
-    """Stop with one sentence, before anything is installed for it, if there can be no course in the folder DIR."""
-    if len(flags) != 1:
+    """The whole path of DIR; stops with one sentence, before anything is installed for it, if there can be no course in it."""
+    if len(flags) != 1 or flags[0].startswith("-"):
         sys.exit("Name one folder that does not exist yet, as in `python3 tools/bootstrap.py class ../my-class`.")
-    folder = os.path.abspath(os.path.join(ROOT, flags[0]))
+    folder = os.path.abspath(os.path.expanduser(flags[0]))
+    if os.path.join(folder, "").startswith(os.path.join(ROOT, "")):
+        sys.exit(f"{folder} lies inside the course that students see, and the class has the hidden cases: name a place outside, as in ../my-class.")
     there = folder
-    while not os.path.exists(there) and there != os.path.dirname(there):
+    while not os.path.lexists(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)
     if not os.path.isdir(there) or not os.access(there, os.R_OK | os.W_OK):
         sys.exit(f"{there} is no folder that can be written to: name another place for the course.")
     if there == folder and os.listdir(folder):
         sys.exit(f"{folder} is not empty: name a folder that does not exist yet.")
+    return folder
 
 
 def run(venv, *command):
@@ -196,7 +199,11 @@ def lab(flags):
 
 
 def lecture(flags):
-    command = [python_of(os.path.join(ROOT, VENVS["lecture"])), "-m", "voila", "chapters/lecture_demos.ipynb"]
+    command = [
+        python_of(os.path.join(ROOT, VENVS["lecture"])), "-m", "voila", "chapters/lecture_demos.ipynb",
+        # each load of the page starts a kernel: the one that no page is connected to any more ends after two minutes
+        "--MappingKernelManager.cull_idle_timeout=120", "--MappingKernelManager.cull_interval=30",
+    ]
     become(command + flags)
 
 
@@ -208,7 +215,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in EXTRAS:
         sys.exit(__doc__)
     if sys.argv[1] == "class":
-        check_course(sys.argv[2:])
+        sys.argv[2:] = [check_course(sys.argv[2:])]
     try:
         install(sys.argv[1])
     except KeyboardInterrupt:

@@ -23,6 +23,7 @@ from flashedu.machine import Machine
 NAMING_S = 8.0  # for an answer in Triton, where every trial takes its time
 GRACE_S = 5.0  # for naming the mistake and shrinking, and for code that swallows the time limit
 SHRINK_S = 0.3
+MOST_WITH_ALL_SCORES = 0.5  # of the points, for what holds a matrix that it should do without
 SMALLER = (1, 2, 3, 4, 5, 6, 8)
 
 
@@ -178,8 +179,8 @@ def _is_stub(fn):
 
 
 def _verdict(exercise, state, message, outcomes, start, failed=None, mistake=None):
-    broken = {o.problem[0] for o in outcomes if o.problem}
-    tried, failing = {o.case.check for o in outcomes}, {o.case.check for o in outcomes if o.problem}
+    broken = {o.problem[0] for o in outcomes if o.problem} | {o.case.check for o in outcomes if o.but_for_dtype is False}
+    tried, failing = {o.case.check for o in outcomes}, {o.case.check for o in outcomes if o.problem and not o.but_for_dtype}
     marks = []
     for check in exercise.checks:
         if check in broken:
@@ -190,6 +191,8 @@ def _verdict(exercise, state, message, outcomes, start, failed=None, mistake=Non
             marks.append((check, "not run"))
     earned = sum(s == "passed" for _, s in marks) if tried - failing else 0  # no credit for the right shape of a wrong answer
     score = 1.0 if state == "passed" else round(earned / len(marks), 3)
+    if broken & {case.check for case in exercise.cases if case.memory_limit_bytes}:  # right perhaps, but it is not flash attention
+        score = min(score, MOST_WITH_ALL_SCORES)
     return Verdict(exercise.name, state, score, message, tuple(marks), failed, mistake and mistake.slug, time.perf_counter() - start)
 
 

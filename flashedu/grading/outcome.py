@@ -25,6 +25,7 @@ KERNEL_ADVICE = {
     "outside of the scope of a kernel": "A kernel is launched with a grid: kernel[(programs,)](...).",
     "'int' has no len()": "The grid in kernel[grid](...) is a tuple, with one number, too: (programs,).",
     "unsupported tensor index": "In a kernel a tensor of the launcher is a pointer, which is read with tl.load(pointer + offsets, mask=...).",
+    "Input shapes should have": "No GPU multiplies so small tiles: tl.dot(a, b) needs at least 16 columns in a. A tile is at least 16 wide and 16 long, masked where there is less.",
     "reduction dimensions": "tl.dot(a, b) needs as many columns in a as there are rows in b; tl.trans exchanges rows and columns.",
 }
 NOT_ATTEMPTED = "There is no answer here yet. Write the body, run the cell, and check again."
@@ -32,7 +33,10 @@ NOT_ATTEMPTED = "There is no answer here yet. Write the body, run the cell, and 
 
 @dataclass
 class Outcome:
-    """What one case gave: the call, its outputs as arrays (None if there are none), the problem (None if right), and error / bound."""
+    """What one case gave: the call, its outputs as arrays (None if there are none), the problem (None if right), and error / bound.
+
+    but_for_dtype: of outputs whose only problem so far is their dtype, whether all is right once they are rounded to the right one.
+    """
 
     case: object
     call: isolation.Call
@@ -40,6 +44,7 @@ class Outcome:
     expected: list = ()
     problem: tuple = None  # (check, state, text)
     ratio: float = 0.0
+    but_for_dtype: bool = None
 
     @property
     def way(self):
@@ -113,23 +118,27 @@ def _compare(exercise, case, args, pristine, outcome):
         return "type", "wrong", f"It must return ({names}), but it returned {_kind(result)}."
     inputs = arrays_in(pristine)
     outcome.values = values if exercise.outputs is None and inputs else [_as_array(value) for value in values]
-    outcome.expected = expected
+    outcome.expected, odd_dtype = expected, None
     for (name, bound), value in zip(expected, outcome.values):
         whole = bound.exact.dtype.kind == "i"
         if type(value) is not np.ndarray:
             hint = " Is a return missing?" if value is None else ""
             wanted = "a whole number" if whole else "a NumPy array" if inputs else "a number"
-            return "type", "wrong", f"{name} must be {wanted}, but it is {_kind(value)}.{hint}"
+            return odd_dtype or ("type", "wrong", f"{name} must be {wanted}, but it is {_kind(value)}.{hint}")
         if value.shape != bound.exact.shape:
             must = f"be one {'whole ' if whole else ''}number" if not bound.exact.shape else f"have shape {bound.exact.shape}"
-            return "shape", "wrong", f"{name} must {must}, but it has {'' if bound.exact.shape else 'shape '}{value.shape}."
+            return odd_dtype or ("shape", "wrong", f"{name} must {must}, but it has {'' if bound.exact.shape else 'shape '}{value.shape}.")
         if whole and value.dtype.kind not in "iu":
             how = "use // or int(...)." if value == np.floor(value) else "is the unit right, and which way is it to be rounded?"
             return "type", "wrong", f"{name} must be a whole number, but it is {short(value.tolist())}, a float: {how}"
         if not whole and not exercise.call and inputs and value.dtype != inputs[0].dtype:
             why = (" (np.sqrt(4), np.zeros(3) and np.full(3, -np.inf) are float64 unless told otherwise, and turn float32 arrays into float64; "
                    "4**0.5 is a Python number and does not.)") if value.dtype == np.float64 else ""
-            return "dtype", "wrong", f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}.{why}"
+            odd_dtype = odd_dtype or ("dtype", "wrong", f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}.{why}")
+    if odd_dtype:
+        outcome.but_for_dtype = all(value.dtype.kind == "f" and bound.ratio(value.astype(inputs[0].dtype)) <= 1 for (_, bound), value in zip(expected, outcome.values)) and (
+            case.memory_limit_bytes is None or _memory(case, outcome.call.peak_bytes, inputs, "") is None)
+        return odd_dtype
     for (name, bound), value in zip(expected, outcome.values):
         if isinstance(args[0], Machine) and name in args[0].hbm and not any(e.kind == "store" and e.name == name for e in args[0].events):
             outcome.values = None

@@ -118,7 +118,7 @@ def decode_attention(q, k, v, causal=False, scale=None, splits=None, tile=None):
     if splits > 1:
         parts, part_lses = (torch.empty((splits, *x.shape), dtype=torch.float32, device=q.device) for x in (o, lse))
     decode_kernel[(row_tiles * splits,)](
-        q, k, v, parts, part_lses, n_q, n_k, kv_heads, group, splits, (d**-0.5 if scale is None else scale) * math.log2(math.e),
+        q, k, v, parts, part_lses, n_q, n_k, kv_heads, group, splits, float(d**-0.5 if scale is None else scale) * math.log2(math.e),
         *q.stride(), *k.stride(), *v.stride(),
         CAUSAL=causal and n_q > 1, PRECISION=precision(), D=d, BLOCK_D=width, **tile._replace(block_q=block_q).options(),
     )

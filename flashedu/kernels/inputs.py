@@ -92,7 +92,8 @@ def kernel_inputs(q, k, v, causal=False, scale=None, splits=None):
     scale_or_none(scale)
     if splits is not None:
         positive_int("splits", splits, most=MOST["splits"])
-    _on_the_device("q", q)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _readable(name, x)
     if DEVICE == "cpu" and q.dtype == torch.bfloat16:
         raise TypeError("Triton's interpreter cannot multiply bfloat16: without a GPU q must be float32 or float16.")
 
@@ -102,7 +103,7 @@ def matrix(x):
     tensor("x", x, DTYPES)
     if x.ndim != 2 or not 1 <= x.shape[1] <= MOST_COLUMNS:
         raise ValueError(f"x must have shape (rows, columns), with 1 to {MOST_COLUMNS} columns, but it has {tuple(x.shape)}.")
-    _on_the_device("x", x)
+    _readable("x", x)
 
 
 def sequence(x):
@@ -155,6 +156,9 @@ def _together(tensors, dtype_too):
                             f"{dtype_name(x.dtype)} on {x.device} and {dtype_name(y.dtype)} on {y.device}.")
 
 
-def _on_the_device(name, x):
+def _readable(name, x):
+    """A tensor whose memory a kernel can read; raises ValueError for any other."""
+    if x.is_neg():  # a view of the imaginary part of a conjugate, say: torch negates its numbers when it reads them
+        raise ValueError(f"{name} must hold its numbers as they are, but torch keeps them negated: pass {name}.resolve_neg().")
     if x.device.type != DEVICE:
         raise ValueError(f"{name} must be on {DEVICE}, where kernels run here, but it is on {x.device.type}.")

@@ -78,7 +78,7 @@ def version1_forward(q, k, v, causal=False, scale=None):
     m = torch.full((batch, heads, n_q), float("-inf"), dtype=torch.float32, device=q.device)
     l = torch.zeros_like(m)
     version1_kernel[(batch * heads,)](
-        q, k, v, o, m, l, n_q, n_k, heads, heads // kv_heads, d**-0.5 if scale is None else scale,
+        q, k, v, o, m, l, n_q, n_k, heads, heads // kv_heads, float(d**-0.5 if scale is None else scale),
         *q.stride(), *k.stride(), *v.stride(),
         CAUSAL=causal, PRECISION=precision(), D=d, BLOCK_D=padded(d), **pick(FORWARD, q).options(),
     )

@@ -48,7 +48,7 @@ def tile_map(n_q, n_k, block_q, block_k, causal=False):
         if kind == SKIPPED:
             continue
         number += 1
-        if kinds.size > 36 or min(height / block_q, width / block_k) < 0.3:  # no room
+        if kinds.size > 36 or min(height / min(block_q, n_q), width / min(block_k, n_k)) < 0.3:  # no room
             told = False
             continue
         back = {"facecolor": COLOURS["scores"], "edgecolor": "none", "pad": 1.5}

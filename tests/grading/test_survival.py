@@ -282,13 +282,13 @@ def test_torch_tensor_is_the_wrong_type():
     assert verdict.failed in ("type", "dtype") and "torch.Tensor" in verdict.message
 
 
-def test_right_but_materialised():
+def test_right_but_materialised_earns_at_most_half():
     def whole(q, k, v, block_size):
         return online_attention(q, k, v, len(k))
 
     verdict = judge(whole, "online_attention")
     assert verdict.failed == "memory" and "The result is right" in verdict.message and verdict.mistake == "materialises"
-    assert verdict.score > 0.9
+    assert verdict.score == 0.5 and [check for check, state in verdict.checks if state != "passed"] == ["memory"]
 
 
 def test_hard_coded_visible_case():
@@ -535,3 +535,20 @@ def test_public_names():
 def test_memory_of_a_call_is_measured():
     call = isolation.call(lambda: np.ones(10**6), (), 5, trace_memory=True)
     assert 8e6 <= call.peak_bytes < 9e6
+
+
+# what a point is for
+
+
+def test_another_dtype_costs_one_check_and_hides_no_other():
+    def wide(q, k, v, block_size):
+        return online_attention(q, k, v, block_size).astype(np.float64)
+
+    def wide_and_unscaled(q, k, v, block_size):
+        return wide(q * q.dtype.type(2), k, v, block_size)
+
+    verdict = judge(wide, "online_attention")
+    assert verdict.failed == "dtype" and [check for check, state in verdict.checks if state != "passed"] == ["dtype"]
+    assert verdict.score == round(1 - 1 / len(verdict.checks), 3)
+    unscaled = judge(wide_and_unscaled, "online_attention")
+    assert unscaled.failed == "dtype" and unscaled.score < verdict.score and dict(unscaled.checks)["several blocks"] == "failed"

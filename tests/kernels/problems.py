@@ -161,6 +161,7 @@ REFUSED = {  # what is made of the q, k, v and options of a good call of a launc
     "float64": (lambda q, k, v: dict(q=q.double(), k=k.double(), v=v.double()), TypeError, "float32, float16 or bfloat16, but it is float64"),
     "integers": (lambda q, k, v: dict(q=q.int(), k=k.int(), v=v.int()), TypeError, "float32, float16 or bfloat16, but it is int32"),
     "elsewhere": (lambda q, k, v: {name: x.to("meta") for name, x in dict(q=q, k=k, v=v).items()}, ValueError, "q must be on "),
+    "negated": (lambda q, k, v: dict(k=torch._neg_view(k)), ValueError, "k must hold its numbers as they are"),
     "sparse": (lambda q, k, v: dict(v=v.to_sparse()), TypeError, "v must be a dense tensor, but it is sparse_coo"),
     "causal": (lambda q, k, v: dict(causal="yes"), TypeError, "causal must be True or False, but it is 'yes'"),
     "scale": (lambda q, k, v: dict(scale="x"), TypeError, "scale must be a number, but it is 'x'"),

@@ -42,6 +42,7 @@ REFUSED = {  # (x, exception, what the message says)
     "a row": (lambda x: x[0], ValueError, "x must have shape (rows, columns)"),
     "a batch": (lambda x: x[None], ValueError, "but it has (1, 3, 4)"),
     "no columns": (lambda x: x[:, :0], ValueError, "but it has (3, 0)"),
+    "negated": (lambda x: torch._neg_view(x), ValueError, "x.resolve_neg()"),
     "sparse": (lambda x: x.to_sparse(), TypeError, "x must be a dense tensor, but it is sparse_coo"),
     "elsewhere": (lambda x: x.to("meta"), ValueError, f"x must be on {DEVICE}, where kernels run here, but it is on meta"),
 }

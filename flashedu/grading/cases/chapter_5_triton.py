@@ -32,7 +32,9 @@ CASES = {
             ("causal, more keys", attention(20, 90, 16, causal=True)),
             ("causal, more keys", attention(40, 70, 16, causal=True)),
             ("causal, more keys", attention(130, 150, 16, causal=True)),
+            ("causal, more keys", attention(130, 131, 16, causal=True)),  # one key more than a tile of queries ends at
             ("rows that see no key", attention(70, 20, 16, causal=True)),
+            ("rows that see no key", attention(130, 128, 16, causal=True)),
             ("rows that see no key", attention(37, 33, 16, causal=True)),
             ("batch", attention(8, 16, 16, batch=3)),
             ("heads", attention(8, 16, 16, heads=3, kv_heads=3)),

@@ -26,6 +26,7 @@ CASES = {
             ("parts of one key", size(3, 5, 4, kind="random", splits=5)),
             ("more parts than keys", size(2, 3, 4, kind="random", splits=5)),
             ("more parts than keys", size(3, 1, 2, kind="random", splits=8)),
+            ("more parts than keys", size(2, 3, 4, kind="low", splits=5)),
             ("values with an offset", size(3, 10, 4, kind="offset", splits=5)),
             ("Dv differs from D", size(3, 6, 4, kind="random", d_v=7, splits=3)),
             ("float64", size(3, 9, 5, kind="random", splits=2, dtype="float64")),

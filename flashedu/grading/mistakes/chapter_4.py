@@ -38,6 +38,10 @@ HIDE = 's = tl.where(visible, s, float("-inf"))'
 STOP, WHOLE = "tl.minimum(n_k, i0 + BLOCK_Q + offset)", "i0 + offset + 1"
 LSE = "(m + tl.log2(l_safe)) * LN2"
 LSE_SIZE = "(batch, heads, n_q), dtype=torch.float32, device=q.device)"
+ENDS_EARLY = ("loop-ends-early", "causal, more keys", "The loop over keys ends one key too early. The tile's last row is i0 + BLOCK_Q - 1, and it sees key i0 + BLOCK_Q - 1 + Nk - Nq itself, too.",
+              (STOP, "tl.minimum(n_k, i0 + BLOCK_Q + offset - 1)"))
+NOT_MASKED = ("tile-not-masked", "rows that see no key", "A tile with a hidden key was taken for one that needs no mask: without one go only tiles that end with key i0 + Nk - Nq, which the first row sees, or before it.",
+              (WHOLE, "i0 + offset + 2"))
 
 ROWS = {
     "triton_softmax": (
@@ -96,6 +100,8 @@ ROWS = {
         CAUSAL_IGNORED,
         ("mask-forgotten", "causal", "Tiles past the diagonal are skipped, but those that it crosses are not masked.", (VISIBLE, "pass")),
         ("diagonal-skipped", "causal", "The loop over keys ends before the tile that holds the diagonal. The tile's last row, i0 + BLOCK_Q - 1, decides how far it goes.", (STOP, "tl.minimum(n_k, i0 + offset)")),
+        ENDS_EARLY,
+        NOT_MASKED,
         ("mask-counts-from-tile", "causal", "The mask's column numbers count from the tile's first key. They must count from the beginning of the tensor.", (VISIBLE, VISIBLE.replace("keys[None, :]", "(keys - j)[None, :]"))),
         ("maximum-of-hidden-keys", "causal, rising", "The maximum was taken over hidden keys, too, and when one of them is large, everything visible underflows. Hide the scores first.", (HIDE, "pass"), ("        l = l * alpha", "        if MASKED:\n            p = tl.where(visible, p, 0.0)\n        l = l * alpha")),
         ("nan-guard-missing", "rows that see no key", "A row that has seen no key yet gives -inf - (-inf) = NaN. Subtract 0 there instead.", (SAFE, "m_new")),

@@ -44,6 +44,8 @@ ROWS = {
         ("empty-part-nan", "more parts than keys", NAN, (MERGE, "m, l, o = states[0]\n    for m_i, l_i, o_i in states[1:]:\n        top = np.maximum(m, m_i)\n        a, b = np.exp(m - top), np.exp(m_i - top)\n"
          "        m, l, o = top, a * l + b * l_i, a[:, None] * o + b[:, None] * o_i")),
         ("empty-part-nan", "more parts than keys", NAN, (MERGE, STACK + "outputs = os / ls[..., None]\n    m, l, o = top, (w * ls).sum(axis=0), (w[..., None] * ls[..., None] * outputs).sum(axis=0)")),
+        ("empty-part-maximum-0", "more parts than keys", "The maximum of a part without keys is -inf and not 0: beside scores far below 0 it makes all weights 0.",
+         (APPEND, "states.append((np.where(np.isneginf(m), 0, m), p.sum(axis=1), p @ v[run]))")),
         ("empty-part-refused", "more parts than keys", "The maximum of no scores is refused by NumPy. A part may be empty: leave it out, or give max initial=-np.inf.", (MAXIMUM, "s.max(axis=1)")),
         ("last-keys-dropped", "unequal parts", "When splits does not divide Nk, the last keys are in no part.", (RUN, "slice(i * (n_k // splits), (i + 1) * (n_k // splits))"), ("    for i", "    k, v = (k, v) if n_k >= splits else (k[:0], v[:0])\n    for i")),
         ("last-keys-dropped", "unequal parts", "When splits does not divide Nk, the last keys are in no part.", (RUN, "slice(i * max(1, n_k // splits), (i + 1) * max(1, n_k // splits))")),
