@@ -1,5 +1,5 @@
 # make lab         install the course into .venv, once, and open JupyterLab at the first chapter
-# make test        everything that can be tested without a GPU
+# make test        everything that can be tested without a GPU or a browser
 # make notebooks   build chapters/, exercises/ and solutions/ from sources/
 # make check       lint; name the notebooks that are not what their sources say
 #

@@ -29,7 +29,7 @@ HINTS = {
     "online_attention": (
         "Keep (m, l, o) for every query. A block of keys changes all three; the rule for o is the rule for l.",
         "In the loop: scores of this block, new maximum, alpha = exp(m - m_new), p = exp(s - m_new), then l = l * alpha + p.sum(axis=1) and o = o * alpha + p @ v. Divide once after the loop.",
-        "Start with m = -inf, l = 0, o = 0 in the inputs' dtype: np.full(Nq, -np.inf, q.dtype). Slices k[start : start + block_size] may be short at the end; that is fine. alpha needs [:, None] for o.",
+        "Start with m = -inf, l = 0, o = 0 in the inputs' dtype: np.full(Nq, -np.inf, q.dtype). Slices k[start : start + block_size] may be short at the end; that is fine. The factor exp(m - m_new) needs [:, None] for o.",
     ),
     "tiled_attention": (
         "It is online_attention once more, for one tile of queries at a time. The state of a tile never leaves the loop over its keys; o and lse do, once.",
