@@ -9,7 +9,7 @@ from flashedu.grading import EXERCISES
 LARGEST_BYTES = 50 << 20
 
 
-class Unreadable(ValueError):
+class Unreadable(Exception):
     """Why something is not a notebook, in one sentence."""
 
 
@@ -49,11 +49,10 @@ def code_cells(path_or_nb):
 
 def _read(path):
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise Unreadable(f"It has {path.stat().st_size:,} bytes; at most {LARGEST_BYTES:,} are read.")
+        size = path.stat().st_size
+        if not 0 < size <= LARGEST_BYTES:
+            raise Unreadable(f"It has {size:,} bytes; at most {LARGEST_BYTES:,} are read." if size else "The file is empty.")
         return json.loads(path.read_text(encoding="utf-8-sig"))
-    except Unreadable:
-        raise
     except OSError as error:
         raise Unreadable(f"It cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:

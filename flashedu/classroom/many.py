@@ -1,4 +1,13 @@
-"""`python -m flashedu grade`: a folder of submitted notebooks, each in a process of its own."""
+"""`python -m flashedu grade`: a folder of submitted notebooks, each in a process of its own.
+
+The folder holds submissions as a folder for each student, as nbgrader collects them, or as flat files that begin with a student's name.
+It writes GRADES.csv, a row for each student and a column for each exercise (a point each), for the gradebook, and GRADES.details.csv,
+a row for each exercise of each file, with the verdict's words, how many checks were passed (their share is the score: 0 unless some
+result is right, half at most for what holds the whole matrix where it is to do without), and those that failed: first the one that the
+words are about; what was not reached is not listed.
+Run it again to go on where it was interrupted, or when files came or changed: what is graded already, by the same grader with the same
+seed, is kept.
+"""
 import hashlib
 import os
 import sys
@@ -8,24 +17,15 @@ from pathlib import Path
 
 from flashedu.classroom import sheets, similar
 from flashedu.classroom.find import submissions
-from flashedu.classroom.handed_out import Unreadable, code_cells, read_handed_out
+from flashedu.classroom.handed_out import HandedOut, read_handed_out
 from flashedu.classroom.one import ROOT, STATES, Graded, Limits, grade_notebook
 from flashedu.grading import isolation
 from flashedu.grading.verdict import Verdict
 
-HELP = """\
-The folder holds submissions as a folder for each student, as nbgrader collects them, or as flat files that begin with a student's name.
-It writes GRADES.csv, a row for each student and a column for each exercise (a point each), for the gradebook, and GRADES.details.csv,
-a row for each exercise of each file, with the verdict's words. Run it again to go on where it was interrupted, or when files came or
-changed: what is graded already, by the same grader with the same seed, is kept.
-
-What may be said of a file:
-"""
-
 
 def add_arguments(parser):
     """The options of the command."""
-    parser.description = HELP + "\n".join(f"  {state:<12}{sentence}" for state, sentence in STATES.items())
+    parser.description = f"{__doc__}\nWhat may be said of a file:\n" + "\n".join(f"  {state:<12}{sentence}" for state, sentence in STATES.items())
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of submissions")
     parser.add_argument("--csv", type=Path, required=True, metavar="GRADES.csv", help="where the grades go")
     parser.add_argument("--seed", help="a secret text: the cases that answers are tried on are drawn from it (default: the cases of check)")
@@ -33,7 +33,7 @@ def add_arguments(parser):
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time (default: 2)")
     parser.add_argument("--seconds", type=float, default=Limits.seconds, metavar="S", help="how long the cells of a notebook may run, beside its checks (default: %(default)g)")
     parser.add_argument("--gradescope", type=Path, metavar="DIR", help="also write Gradescope's results.json, in a folder for each student")
-    parser.add_argument("--similar", action="store_true", help="also list answers of different students that are nearly the same code, and write GRADES.similar.csv")
+    parser.add_argument("--similar", action="store_true", help="also list groups of students whose answers are nearly the same code, and write their pairs to GRADES.similar.csv")
 
 
 def main(options):
@@ -54,16 +54,19 @@ def main(options):
     held = os.open(options.folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _main(options, handed_out)
+        lines, whole = _main(options, handed_out)
     except BlockingIOError:
         raise SystemExit("Nothing was graded: another run is grading this folder.") from None
     except OSError as error:  # the disk is full, say
         raise SystemExit(f"Grading stopped: {error}. The same command goes on when that is mended.") from None
     finally:
         os.close(held)
+    print("\n".join(lines))  # when all is written: whoever reads it, `head` say, may have gone
+    return 0 if whole else 1
 
 
 def _main(options, handed_out):
+    """Grade and write everything; (the lines to print, whether it was not interrupted)."""
     options.csv.parent.mkdir(parents=True, exist_ok=True)
     found, limits = submissions(options.folder, handed_out), Limits(seconds=options.seconds)
     graders = {name: _grader(cells, options.seed, limits) for name, cells in (("", ()), *((handed.name, handed.cells) for handed in handed_out))}
@@ -79,17 +82,17 @@ def _main(options, handed_out):
     rows = sorted(sheets.read_details(details), key=lambda row: place[row["file"]])
     sheets.write_table(details, rows, sheets.DETAILS)
     sheets.write_table(options.csv, *sheets.gradebook(rows, handed_out))
-    print("\n".join(sheets.summary(rows)))
+    lines = sheets.summary(rows)
     none = {path.name for path in options.folder.iterdir() if not path.name.startswith((".", "__MACOSX"))} - {one.file.split("/")[0] for one in found}
     if none:
-        print(f"No notebook was found in: {', '.join(map(sheets.cell, sorted(none)))}. What is packed has to be unpacked; links to folders are not followed.")
+        lines.append(f"No notebook was found in: {', '.join(map(sheets.cell, sorted(none)))}. What is packed has to be unpacked; links to folders are not followed.")
     if options.gradescope:
         sheets.write_gradescope(options.gradescope, rows)
     if options.similar:
-        similar.report(options, found, handed_out)
+        lines += similar.report(options, found, handed_out)
     if not whole:
-        print(f"Interrupted: {len(found) - len({row['file'] for row in rows})} of {len(found)} files are not graded yet. The same command goes on.")
-    return 0 if whole else 1
+        lines.append(f"Interrupted: {len(found) - len({row['file'] for row in rows})} of {len(found)} files are not graded yet. The same command goes on.")
+    return lines, whole
 
 
 def _grader(cells, seed, limits):
@@ -100,16 +103,13 @@ def _grader(cells, seed, limits):
 
 def _kept(rows, found, graders):
     """The rows of files that need not be graded again."""
-    by_file = {}
-    for row in rows:
-        by_file.setdefault(row["file"], []).append(row)
     kept = []
     for one in found:
-        own = by_file.get(sheets.cell(one.file), [])
+        file = sheets.cell(one.file)
+        own = [row for row in rows if row["file"] == file]
         exercises, name = (one.handed.exercises, one.handed.name) if one.handed else (("",), "")
-        if [row["exercise"] for row in own] == list(exercises) and all(
-            (row["digest"], row["grader"]) == (one.digest, graders[name]) and row["submission"] != "not graded" for row in own
-        ):
+        same = all((row["digest"], row["grader"]) == (one.digest, graders[name]) and row["submission"] != "not graded" for row in own)
+        if same and [row["exercise"] for row in own] == list(exercises):
             kept += own
     return kept
 
@@ -121,12 +121,11 @@ def _grade(todo, options, limits, graders, details):
     stop = threading.Event()
 
     def grade(one):
-        if one.handed is None:
-            return _unknown(options.folder / one.file)
+        handed = one.handed or HandedOut("", (), (), ())
         try:
-            return grade_notebook(options.folder / one.file, one.handed, options.seed, limits, stop.is_set)
+            return grade_notebook(options.folder / one.file, handed, options.seed, limits, stop.is_set)
         except Exception as error:  # one submission that the grader fails on is not to cost the others
-            none = tuple(Verdict(name, "not attempted", 0.0, "") for name in one.handed.exercises)
+            none = tuple(Verdict(name, "not attempted", 0.0, "") for name in handed.exercises)
             return Graded("not graded", f"The grader failed: {isolation.summary(error)}", none, 0.0)
 
     bar = tqdm(total=len(todo), unit="notebook", disable=None)  # that is, where there is no terminal
@@ -142,11 +141,3 @@ def _grade(todo, options, limits, graders, details):
             pool.shutdown(cancel_futures=True)
             return False
     return True
-
-
-def _unknown(path):
-    try:
-        code_cells(path)
-    except Unreadable as error:
-        return Graded("unreadable", str(error), (), 0.0)
-    return Graded("unknown", STATES["unknown"], (), 0.0)

@@ -20,7 +20,7 @@ from flashedu.grading.verdict import Verdict
 
 STATES = {
     "graded": "Its cells ran and its exercises were judged.",
-    "stopped": "Something of it never ended and had to be stopped; what could be judged without it was.",
+    "stopped": "Something of it did not end in time and was stopped; what could be judged without it was.",
     "died": "Something of it ended the process; what could be judged without it was.",
     "tampered": "It replaced what judges it. It has no points.",
     "unreadable": "It is not a notebook.",
@@ -67,6 +67,8 @@ def grade_notebook(path_or_nb, handed_out, seed=None, limits=Limits(), cancelled
         cells = code_cells(path_or_nb)
     except Unreadable as error:
         return _graded("unreadable", str(error), handed, {}, start)
+    if not handed.exercises:
+        return _graded("unknown", STATES["unknown"], handed, {}, start)
     rows, lost, state, reasons = {}, {}, "graded", []
     for _ in range(MOST_RUNS):
         todo = [name for name in handed.exercises if name not in rows]
@@ -83,8 +85,10 @@ def grade_notebook(path_or_nb, handed_out, seed=None, limits=Limits(), cancelled
             what = run.doing["judging"]
             rows.setdefault(what, Verdict(what, "error", 0.0, f"The process in which it was judged {run.reason}."))
         reasons.append(f"{what} {run.reason}.")
-    raised = {number: what for number, what in run.raised.items() if cells[number - 1] not in handed.cells}
-    notes = " ".join(f"Code cell {number}: {what}." for number, what in {**raised, **lost}.items())
+    raised, stopped = ({number: what for number, what in told.items() if cells[number - 1] not in handed.cells} for told in (run.raised, run.stopped))
+    state = "stopped" if stopped and state == "graded" else state
+    reasons += [f"Code cell {number} {what}." for number, what in stopped.items()]
+    notes = " ".join(f"Code cell {number}: {what}." for number, what in sorted({**raised, **stopped, **lost}.items()))
     for name in handed.exercises:
         rows[name] = _explained(name, rows.get(name), cells, notes, not run.end)
     return _graded(state, " ".join(reasons), handed, rows, start)
@@ -110,9 +114,9 @@ def _explained(name, row, cells, notes, whole):
 def _run(request, cancelled):
     """Start a worker, listen to it until it ends or is late, and end whatever it left behind; what it told.
 
-    rows: its verdicts. raised: what cells raised, by number. doing: its last step. end, reason: how it ended, "" if as it should.
+    rows: its verdicts. raised, stopped: what cells raised, and which went on too long, by number. doing: its last step. end, reason: how it ended, "" if as it should.
     """
-    run, token, key = SimpleNamespace(rows={}, raised={}, doing={}, finished=False, end="", reason=""), uuid.uuid4().hex, uuid.uuid4().hex
+    run, token, key = SimpleNamespace(rows={}, raised={}, stopped={}, doing={}, finished=False, end="", reason=""), uuid.uuid4().hex, uuid.uuid4().hex
     receiver, sender = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         process = subprocess.Popen(
@@ -156,7 +160,7 @@ def _hear(message, run):
     if "verdict" in message:
         run.rows[message["verdict"]["exercise"]] = Verdict(**message["verdict"])
     elif "raised" in message:
-        run.raised[message["raised"]] = message["what"]
+        (run.stopped if "stopped" in message else run.raised)[message["raised"]] = message["what"]
     elif message.keys() & {"cell", "judging"}:
         run.doing = message
     elif "end" in message and not run.finished:  # the first: after one call was found out the rest is judged nevertheless

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flashedu.grading.progress import write_whole
 
-DETAILS = ("student", "notebook", "exercise", "score", "state", "failed", "mistake", "message", "submission", "reason", "seconds", "file", "digest", "grader")
+DETAILS = ("student", "notebook", "exercise", "score", "state", "checks passed", "failed", "mistake", "message", "submission", "reason", "seconds", "file", "digest", "grader")
 
 LONGEST = 30_000  # characters of a cell; spreadsheets take a few more
 
@@ -18,12 +18,23 @@ def details_file(path):
 
 
 def rows_of(submission, graded, grader):
-    """The rows of one file in the table of details, as dicts of texts; one row, without an exercise, for a file that is no notebook of the course."""
+    """The rows of one file in the table of details, as dicts of texts; one row, without an exercise, for a file that is no notebook of the course.
+
+    checks passed: "9 of 21". failed: all checks that failed, first the one that the message is about, and not what was not reached.
+    state: the verdict's; "unreadable" where the file is.
+    """
     own = {"student": submission.student, "notebook": submission.handed.name if submission.handed else "", "submission": graded.state, "reason": graded.reason,
            "file": submission.file, "digest": submission.digest, "grader": grader}
-    rows = [{**own, **{name: getattr(row, name) for name in ("exercise", "state", "failed", "mistake", "message")},
+    rows = [{**own, **{name: getattr(row, name) for name in ("exercise", "mistake", "message")}, **_checks(row),
+             "state": "unreadable" if graded.state == "unreadable" else row.state,
              "score": f"{row.score:g}", "seconds": f"{row.seconds:.2f}"} for row in graded.exercises]
     return [{name: cell(row.get(name)) for name in DETAILS} for row in rows or [own]]
+
+
+def _checks(verdict):
+    failed = dict.fromkeys([verdict.failed or "", *(name for name, state in verdict.checks if state == "failed")])
+    passed = [name for name, state in verdict.checks if state == "passed"]
+    return {"failed": "; ".join(filter(None, failed)), "checks passed": f"{len(passed)} of {len(verdict.checks)}" if verdict.checks else ""}
 
 
 def cell(value):
@@ -44,10 +55,9 @@ def read_details(path):
         return []
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         reader = csv.DictReader(file)
-        rows = [row for row in reader if row["grader"]] if tuple(reader.fieldnames or ()) == DETAILS else None
-    if rows is None:
-        raise SystemExit(f"Nothing was graded: {path} is there, and is no table of details of this program. Move it away, or give another name.")
-    return rows
+        if tuple(reader.fieldnames or ()) == DETAILS:
+            return [row for row in reader if row["grader"]]
+    raise SystemExit(f"Nothing was graded: {path} is there, and is no table of details of this program, or one of an older version. Move it away, or give another name.")
 
 
 def write_table(path, rows, columns):
@@ -98,11 +108,16 @@ def _remarks(label, rows):
 def write_gradescope(folder, rows):
     """STUDENT/results.json for each student, or results.json for a submission without a name."""
     for label, own in people(rows).items():
-        tests = [{"name": row["exercise"], "score": float(row["score"]), "max_score": 1.0, "output": row["message"], "visibility": "visible"} for row in own if row["exercise"]]
-        said = " ".join(_remarks(label, own)) or "Each exercise counts one point, by the share of its checks that were passed."
+        tests = [{"name": row["exercise"], "score": float(row["score"]), "max_score": 1.0, "output": _output(row), "visibility": "visible"} for row in own if row["exercise"]]
+        said = " ".join(_remarks(label, own)) or "Each exercise counts one point, by the share of its checks that were passed: 0 unless some result is right, half at most for what holds the whole matrix where it is to do without."
         path = Path(folder, label.replace("/", "_"), "results.json")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"score": sum(test["score"] for test in tests), "output": said, "tests": tests}, indent=1) + "\n", encoding="utf-8")
+
+
+def _output(row):
+    said = (row["message"], row["checks passed"] and f"Checks passed: {row['checks passed']}.", row["failed"] and f"Failed: {row['failed']}.")
+    return "\n\n".join(filter(None, said))
 
 
 def summary(rows):
@@ -110,13 +125,11 @@ def summary(rows):
     files = {row["file"]: row["submission"] for row in rows}
     states = ", ".join(f"{count} {state}" for state, count in Counter(files.values()).most_common())
     lines = [f"{len(files)} files of {len({row['student'] for row in rows})} students: {states}."]
-    by_exercise = {}
-    for row in rows:
-        by_exercise.setdefault(row["exercise"], []).append(row)
-    by_exercise.pop("", None)
-    if by_exercise:
+    exercises = dict.fromkeys(row["exercise"] for row in rows if row["exercise"])
+    if exercises:
         lines.append(f"{'exercise':<22}{'files':>6}{'passed':>8}{'not attempted':>15}{'mean':>7}  most frequent mistakes")
-    for name, own in by_exercise.items():
+    for name in exercises:
+        own = [row for row in rows if row["exercise"] == name]
         count, mistakes = Counter(row["state"] for row in own), Counter(row["mistake"] for row in own if row["mistake"])
         mean = sum(float(row["score"]) for row in own) / len(own)
         said = ", ".join(f"{slug} ({times})" for slug, times in mistakes.most_common(3))

@@ -22,21 +22,39 @@ SHOWN = 20
 COLUMNS = ("likeness", "exercise", "student a", "student b", "a to the solution", "b to the solution", "file a", "file b")
 NOTE = f"""\
 Answers of different students that have at least {ALIKE:.0%} of their runs of {RUN} tokens in common, names and layout aside. This proves nothing: answers that
-follow the same hints, or the course's own solution, are alike. So beside each pair stands how close each is to the course's solution; a pair that is
-close to each other and far from it is the one to look at. Pairs of which both are that close to it are left out, and functions of
+follow the same hints, or the course's own solution, are alike. So beside each group stands how close its answers are to the course's solution; a group of
+answers that are close to each other and far from it is the one to look at. Pairs of which both are that close to it are left out, and functions of
 fewer than {FEWEST_TOKENS} tokens."""
 
 
 def report(options, found, handed_out):
-    """Print the pairs that are most alike, and write all that are alike to GRADES.similar.csv."""
+    """Write the pairs that are alike to GRADES.similar.csv; returns lines that say which groups they form, the most alike first."""
     rows = [row for handed in handed_out for name in handed.exercises for row in _pairs(name, handed, options, found)]
     rows.sort(key=lambda row: -row["likeness"])
     path = options.csv.with_suffix(".similar.csv")
     sheets.write_table(path, [{name: f"{value:.2f}" if isinstance(value, float) else sheets.cell(value) for name, value in row.items()} for row in rows], COLUMNS)
-    print(f"\n{NOTE}\nPairs: {len(rows)}, all of them in {path}.\n\n{'likeness':>8}  {'to the solution':>15}  {'exercise':<20}  students")
-    for row in rows[:SHOWN]:
-        to = f"{row['a to the solution']:.2f} {row['b to the solution']:.2f}"
-        print(f"{row['likeness']:>8.2f}  {to:>15}  {row['exercise']:<20}  {row['student a']}, {row['student b']}")
+    groups = ([row for row in rows if (row["exercise"], row["student a"]) in members] for members in _groups(rows))
+    groups = sorted(groups, key=lambda own: (-own[0]["likeness"], -len(own)))
+    return ["", NOTE, f"Pairs: {len(rows)}, all of them in {path}. Groups that they join, the most alike first ({min(SHOWN, len(groups))} of {len(groups)}):", "", *map(_said, groups[:SHOWN])]
+
+
+def _groups(rows):
+    """The connected components of the pairs, as sets of (exercise, student)."""
+    groups = []
+    for row in rows:
+        pair = {(row["exercise"], row["student a"]), (row["exercise"], row["student b"])}
+        groups = [*(one for one in groups if not one & pair), pair.union(*(one for one in groups if one & pair))]
+    return groups
+
+
+def _said(rows):
+    students = sorted({row[name] for row in rows for name in ("student a", "student b")})
+    solution = [row[name] for row in rows for name in ("a to the solution", "b to the solution")]
+    return f"{rows[0]['exercise']}: {', '.join(students)} ({len(students)} students, {_span([row['likeness'] for row in rows])}; to the solution {_span(solution)})"
+
+
+def _span(values):
+    return " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values))))
 
 
 def _pairs(name, handed, options, found):
@@ -50,10 +68,9 @@ def _pairs(name, handed, options, found):
 
 
 def _cells(path):
-    try:
+    with contextlib.suppress(Unreadable):
         return code_cells(path)
-    except Unreadable:
-        return ()
+    return ()
 
 
 def likeness(runs, others):

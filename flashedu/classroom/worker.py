@@ -189,20 +189,19 @@ def _run_cells(request, namespace, send, around, look):
                 except BaseException as error:
                     send(seconds, raised=number, what=_what(error, f"<code cell {number}"))
         except TimeLimitExceeded:
-            send(raised=number, what=f"it was still running after {seconds:.0f} s and was stopped")
+            send(raised=number, stopped=True, what=f"was still running after {seconds:.0f} s and was stopped")
         left -= time.monotonic() - start
 
 
 def _as_python(source):
     """A cell's source without IPython's own syntax; only what Python does not understand is looked at."""
-    try:
-        ast.parse(source)
-    except SyntaxError:
+    with contextlib.suppress(ImportError):  # without IPython it stays as it is
         try:
+            ast.parse(source)
+        except SyntaxError:
             from IPython.core.inputtransformer2 import TransformerManager
-        except ImportError:
-            return source
-        return TransformerManager().transform_cell(source)
+
+            return TransformerManager().transform_cell(source)
     return source
 
 

@@ -143,6 +143,13 @@ def test_a_place_that_takes_no_folder_is_said_in_a_sentence(built, no_nbgrader, 
     assert not (tmp_path / "course").exists()
 
 
+def test_nobody_who_reads_the_sentence_is_needed(built, no_nbgrader, monkeypatch, tmp_path):
+    monkeypatch.setattr(course, "print", lambda text: (_ for _ in ()).throw(BrokenPipeError), raising=False)
+    with pytest.raises(BrokenPipeError):  # and not "No course was made": what starts main catches it, for every command
+        main(["class", str(tmp_path / "course")])
+    assert (tmp_path / "course" / "source").is_dir()
+
+
 def test_an_environment_without_nbgrader_is_told_what_installs_it(monkeypatch, tmp_path):
     monkeypatch.setattr(course, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="nbgrader is not installed here: `make class"):

@@ -15,9 +15,11 @@ from submissions import cell_crashes, handed_out, right, stub, with_answer, with
 
 from flashedu.__main__ import main
 from flashedu.classroom import many, sheets
-from flashedu.classroom.one import STATES
+from flashedu.classroom.find import Submission
+from flashedu.classroom.one import STATES, Graded
 from flashedu.grading.judging import judge
 from flashedu.grading.mistakes import MISTAKES
+from flashedu.grading.verdict import Verdict
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="grading needs Linux's processes")
 ONE, TWO = handed_out(1).name, handed_out(2).name
@@ -30,6 +32,7 @@ CLASS = {  # file: (what is in it, its state, the scores of its exercises, words
     f"crashes/{ONE}": (cell_crashes(right(1), "stable_softmax", "import os; os._exit(3)"), "died", [1, 1, 1], "exit status 3"),
     f"killed/{ONE}": (cell_crashes(right(1), "stable_softmax", "import os; os.kill(os.getpid(), 9)"), "died", [1, 1, 1], "SIGKILL"),
     f"endless/{ONE}": (cell_crashes(right(1), "stable_softmax", DEAF), "stopped", [1, 1, 1], "still running"),
+    f"slow/{ONE}": (cell_crashes(right(1), "stable_softmax", "while True: pass"), "stopped", [1, 1, 1], "Code cell 4 was still running after 1 s and was stopped."),
     f"tampered/{ONE}": (with_first(right(1), "import numpy as np\nnp.array_equal = None"), "tampered", [0, 0, 0], "numpy.array_equal"),
     f"checks edited/{ONE}": (with_last(stub(1), "import flashedu\nflashedu.check = lambda *args: None"), "graded", [0, 0, 0], ""),
     f"deleted/{ONE}": (with_answer(right(1), "naive_traffic", ""), "graded", [1, 1, 0], ""),
@@ -42,7 +45,7 @@ CLASS = {  # file: (what is in it, its state, the scores of its exercises, words
     "=1+1/01.ipynb": (stub(1), "graded", [0, 0, 0], ""),
     "other/holiday.ipynb": ({"cells": []}, "unknown", [], "none of the notebooks"),
 }
-BROKEN = (f"broken/{ONE}", "broken/holiday.ipynb")
+BROKEN = {f"broken/{ONE}": "{", "broken/holiday.ipynb": "{", f"empty/{ONE}": ""}
 
 
 def table(path):
@@ -55,9 +58,9 @@ def graded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("class")
     for file, (nb, *_) in CLASS.items():
         write(nb, folder / "in" / file)
-    for file in BROKEN:
+    for file, text in BROKEN.items():
         (folder / "in" / file).parent.mkdir(exist_ok=True)
-        (folder / "in" / file).write_text("{")
+        (folder / "in" / file).write_text(text)
     command = [sys.executable, "-m", "flashedu", "grade", str(folder / "in"), "--csv", str(folder / "out.csv"), "--seconds", "3", "--gradescope", str(folder / "scope")]
     end = subprocess.run(command, capture_output=True, text=True)
     assert (end.returncode, end.stderr) == (0, ""), end.stderr
@@ -77,31 +80,63 @@ def test_every_file_has_its_rows(graded, file):
 
 
 def test_what_is_not_json_has_rows_too(graded):
-    rows = [row for row in table(graded[0] / "out.details.csv") if row["student"] == "broken"]
-    assert [row["file"] for row in rows] == [BROKEN[0]] * 3 + [BROKEN[1]]
-    assert {row["submission"] for row in rows} == {"unreadable"} and all("not JSON" in row["reason"] for row in rows)
+    rows = [row for row in table(graded[0] / "out.details.csv") if row["file"] in BROKEN]
+    assert [row["file"] for row in rows] == [file for file, times in zip(BROKEN, (3, 1, 3)) for _ in range(times)]
+    assert {row["submission"] for row in rows} == {"unreadable"} and {row["state"] for row in rows if row["exercise"]} == {"unreadable"}
+    assert all(row["reason"] == "The file is empty." if row["student"] == "empty" else "not JSON" in row["reason"] for row in rows)
+
+
+def test_what_cannot_be_read_does_not_count_as_not_attempted(graded):
+    rows = [row for row in table(graded[0] / "out.details.csv") if row["exercise"] == "stable_softmax"]
+    (line,) = [line for line in graded[1].splitlines() if line.startswith("stable_softmax")]
+    stubs = {row["student"] for row in rows if row["state"] == "not attempted"}
+    assert stubs == {"stub", "checks edited", "same name", "'=1+1"} and int(line.split()[3]) == sum(row["state"] == "not attempted" for row in rows)
 
 
 def test_a_mistake_is_named_as_check_names_it(graded):
     (row,) = [row for row in table(graded[0] / "out.details.csv") if row["student"] == "wrong" and row["exercise"] == "naive_traffic"]
     mistake = next(mistake for mistake in MISTAKES["naive_traffic"] if mistake.slug == "elements-for-bytes")
     verdict = judge(mistake.function, "naive_traffic")
-    assert (row["mistake"], row["failed"], row["message"], float(row["score"])) == (verdict.mistake, verdict.failed, verdict.message, pytest.approx(verdict.score, abs=1e-5))
+    assert (row["mistake"], row["message"], float(row["score"])) == (verdict.mistake, verdict.message, pytest.approx(verdict.score, abs=1e-5))
+
+
+def test_a_partial_score_is_explained(graded):
+    (row,) = [row for row in table(graded[0] / "out.details.csv") if row["student"] == "wrong" and row["exercise"] == "naive_traffic"]
+    checks = judge(next(mistake for mistake in MISTAKES["naive_traffic"] if mistake.slug == "elements-for-bytes").function).checks
+    failed = row["failed"].split("; ")
+    assert len(failed) > 1 and failed == [name for name, state in checks if state == "failed"] and f'The check "{failed[0]}" failed.' in row["message"]
+    passed, of, whole = row["checks passed"].split()
+    assert (of, int(whole), int(passed)) == ("of", len(checks), sum(state == "passed" for _, state in checks))
+    assert float(row["score"]) == pytest.approx(int(passed) / int(whole), abs=1e-3)
+    output = json.loads((graded[0] / "scope" / "wrong" / "results.json").read_text())["tests"][2]["output"]
+    assert output == f"{row['message']}\n\nChecks passed: {row['checks passed']}.\n\nFailed: {row['failed']}."
+
+
+@pytest.mark.parametrize("failed, checks, listed, passed", [
+    ("c", (("a", "failed"), ("b", "passed"), ("c", "failed"), ("d", "not run")), "c; a", "1 of 4"),  # the message is about c
+    ("time limit", (), "time limit", ""),
+    (None, (("a", "passed"), ("b", "passed")), "", "2 of 2"),
+    (None, (), "", ""),
+])
+def test_every_check_that_failed_is_listed(failed, checks, listed, passed):
+    verdict = Verdict("rotate", "wrong", 0.0, "Words.", checks, failed)
+    (row,) = sheets.rows_of(Submission("ada", "ada.ipynb", None, ""), Graded("graded", "", (verdict,), 0.0), "")
+    assert (row["failed"], row["checks passed"]) == (listed, passed)
 
 
 def test_the_gradebook_has_a_row_for_each_student(graded):
     folder, out = graded
     rows = {row["student"]: row for row in table(folder / "out.csv")}
-    people = {file.split("/")[0] for file in CLASS if not file.startswith("same name")} | {"broken"}
+    people = {file.split("/")[0] for file in (*CLASS, *BROKEN) if not file.startswith("same name")}
     twice = {f"same name (same name/{ONE})", "same name (same name_01.ipynb)"}
     assert set(rows) == {sheets.cell(name) for name in people | twice}
     assert rows["right"]["total"] == "6" and rows["right"]["out of"] == "6" and rows["right"]["remarks"] == ""
     assert rows["stub"]["total"] == "0" and rows["stub"]["online_attention"] == ""
     assert sorted(rows[name]["total"] for name in twice) == ["0", "3"]
     assert all("several files for the same notebook" in rows[name]["remarks"] for name in twice)
-    for name in ("crashes", "endless", "tampered", "broken", "other"):
+    for name in ("crashes", "endless", "slow", "tampered", "broken", "empty", "other"):
         assert re.search(" (died|stopped|tampered|unreadable|unknown): ", rows[name]["remarks"])
-    assert "20 files of 17 students: 13 graded" in out and "elements-for-bytes (1)" in out
+    assert "22 files of 19 students: 13 graded" in out and "elements-for-bytes (1)" in out
     assert out.count("Several files for one notebook") == 2
 
 
@@ -195,6 +230,18 @@ def test_an_interruption_leaves_whole_tables_and_the_same_command_goes_on(tmp_pa
         write(stub(1), tmp_path / "in" / f"s{n}" / ONE)
     assert run(tmp_path, "--seconds", "300") == 0
     assert [row["total"] for row in table(tmp_path / "out.csv")] == ["3", "3", "0", "0"]
+
+
+def test_nobody_who_reads_the_output_to_its_end_is_needed(tmp_path):
+    write(right(1), tmp_path / "in" / "ada" / ONE)
+    reader, writer = os.pipe()
+    os.close(reader)
+    more = ["--similar", "--gradescope", str(tmp_path / "scope")]
+    command = [sys.executable, "-u", "-m", "flashedu", "grade", str(tmp_path / "in"), "--csv", str(tmp_path / "out.csv"), *more]
+    end = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (end.returncode, end.stderr) == (128 + signal.SIGPIPE, "")
+    assert table(tmp_path / "out.csv")[0]["total"] == "3" and (tmp_path / "out.similar.csv").exists() and (tmp_path / "scope/ada/results.json").exists()
 
 
 def test_one_submission_without_a_name_gets_results_json_itself(tmp_path):

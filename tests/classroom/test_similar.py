@@ -15,7 +15,7 @@ from submissions import cell_of, handed_out, right, source, stub, with_answer, w
 
 from flashedu.__main__ import main
 from flashedu.classroom.handed_out import code_cells
-from flashedu.classroom.similar import ALIKE, FEWEST_TOKENS, likeness, runs_of
+from flashedu.classroom.similar import ALIKE, FEWEST_TOKENS, _groups, likeness, runs_of
 from flashedu.grading import EXERCISES
 
 
@@ -92,4 +92,24 @@ def test_the_report_names_the_pair_and_leaves_out_who_did_not_answer(tmp_path, c
         (row,) = csv.DictReader(file)  # cyd and dan have the course's solution
     assert (row["exercise"], row["student a"], row["student b"], row["likeness"]) == ("merge_states", "ada", "bob", "1.00")
     assert float(row["a to the solution"]) == float(row["b to the solution"]) < 0.5
-    assert "Pairs: 1," in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Pairs: 1," in out and f"\nmerge_states: ada, bob (2 students, 1.00; to the solution {row['a to the solution']})\n" in out
+
+
+def test_who_copied_from_one_another_stands_in_one_line(tmp_path, capsys):
+    mine = inspect.getsource(RIGHT["merge_states"][next(iter(RIGHT["merge_states"]))])
+    mine = f"def merge_states{mine[mine.index('(', mine.index('def ')):]}"
+    more = mine.replace(":\n", ":\n    unused = len('mine')\n", 1)
+    for student, text in (("ada", mine), ("bob", mine), ("cyd", more), ("dan", mine), ("eve", solution("merge_states"))):
+        write(with_answer(stub(2), "merge_states", text), tmp_path / "in" / student / handed_out(2).name)
+    assert main(["grade", str(tmp_path / "in"), "--csv", str(tmp_path / "out.csv"), "--similar"]) == 0
+    with open(tmp_path / "out.similar.csv", encoding="utf-8", newline="") as file:
+        likeness = [float(row["likeness"]) for row in csv.DictReader(file)]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("merge_states:")]
+    assert len(likeness) == 6 and min(likeness) < 1 and line.startswith(f"merge_states: ada, bob, cyd, dan (4 students, {min(likeness):.2f} to 1.00; ")
+
+
+def test_groups_are_joined_by_the_pairs_of_one_exercise():
+    pairs = [("rotate", "a", "b"), ("rotate", "c", "d"), ("merge_states", "e", "a"), ("rotate", "d", "b"), ("rotate", "x", "y")]
+    groups = _groups([dict(zip(("exercise", "student a", "student b"), pair)) for pair in pairs])
+    assert sorted(sorted(student for _, student in group) for group in groups) == [["a", "b", "c", "d"], ["a", "e"], ["x", "y"]]
