@@ -201,8 +201,8 @@ def lab(flags):
 def lecture(flags):
     command = [
         python_of(os.path.join(ROOT, VENVS["lecture"])), "-m", "voila", "chapters/lecture_demos.ipynb",
-        # each load of the page starts a kernel: the one that no page is connected to any more ends after two minutes
-        "--MappingKernelManager.cull_idle_timeout=120", "--MappingKernelManager.cull_interval=30",
+        # each load of the page starts a kernel: the one that no page is connected to any more ends after an hour, in which a closed lid opens again
+        "--MappingKernelManager.cull_idle_timeout=3600", "--MappingKernelManager.cull_interval=300",
     ]
     become(command + flags)
 

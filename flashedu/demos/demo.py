@@ -9,28 +9,35 @@ import ipywidgets as widgets
 
 from flashedu.demos.page import PAGE
 from flashedu.viz.figure import WORDS
+from flashedu.viz.svg import INK, PAPER, SIZE, WIDTH
 
 MOST_FRAMES = 1000
 WIDE = {"description_width": "initial"}
-# Letters of the controls grow with the picture, and no value is cut off.
-SHEET = """<style>.flashedu-demo {
-  --flashedu-letters: max(14px, var(--flashedu-width, 960px) / 64);
-  --jp-widgets-font-size: var(--flashedu-letters); --jp-widgets-inline-height: calc(2 * var(--flashedu-letters));
+# Letters of the controls are as large as the picture's and grow with it, handles too, and no value is cut off. A handle is at
+# least 3:1 against a light and a dark page, and the one that the keys move has a ring.
+SHEET = f"""<style>.flashedu-demo {{
+  --flashedu-letters: max(14px, var(--flashedu-width, {WIDTH}px) * {SIZE} / {WIDTH});
+  --jp-widgets-font-size: var(--flashedu-letters); --jp-widgets-inline-height: calc(1.8 * var(--flashedu-letters));
+  --jp-widgets-slider-handle-size: calc(1.2 * var(--flashedu-letters)); --jp-widgets-slider-track-thickness: calc(var(--flashedu-letters) / 4);
   font-size: var(--flashedu-letters);
-}
-.flashedu-demo .widget-readout { min-width: fit-content; flex-shrink: 0 }</style>"""
+}}
+.flashedu-demo .widget-readout {{ min-width: fit-content; flex-shrink: 0 }}
+.flashedu-demo .noUi-target .noUi-handle {{ background: #1a73d0; border-color: #1a73d0 }}
+.flashedu-demo .noUi-target .noUi-handle:focus {{ box-shadow: 0 0 0 .15em {PAPER}, 0 0 0 .3em {INK} }}</style>"""
 
 
 def slider(description, options, value):
     """A slider over the given options: numbers, or (label, value) pairs. The description names the unit."""
-    return widgets.SelectionSlider(
-        description=description, options=options, value=value, style=WIDE, layout=widgets.Layout(width="21em"))
+    made = widgets.SelectionSlider(description=description, options=options, value=value, style=WIDE)
+    letters = len(description) + max(len(label) for label, _ in choices(made))
+    made.layout.width = f"{max(19, 9.5 + letters / 2)}em"  # with long words too, a quarter is left to the slider itself
+    return made
 
 
 def counter(description, value, most, least=0):
     """A slider over the integers from least to most."""
     return widgets.IntSlider(
-        value, least, most, description=description, style=WIDE, layout=widgets.Layout(width="21em"))
+        value, least, most, description=description, style=WIDE, layout=widgets.Layout(width="19em"))
 
 
 def menu(description, options, value):

@@ -8,8 +8,9 @@ PAGE = Template("""<!doctype html>
 <meta name="viewport" content="width=device-width">
 <title>$title</title>
 <style>
-  :root { color-scheme: light dark; --flashedu-width: min(96vw, max(640px, 170vh - 330px)); }
-  body { font: 18px sans-serif; margin: 1em auto; width: var(--flashedu-width); background: #fff; color: #222; }
+  :root { color-scheme: light dark; --flashedu-width: min(96vw, max(640px, 120vh)); }
+  body { font: max(16px, var(--flashedu-width) * 17 / 960) sans-serif; margin: .6em auto; width: var(--flashedu-width); background: #fff; color: #222; }
+  p { margin: 0 0 .6em; }
   label { display: inline-block; margin: 0 2em .6em 0; }
   input { width: 22em; vertical-align: middle; accent-color: #0072b2; }
   @media (prefers-color-scheme: dark) {

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # FlashAttention in ten pictures
 #
-# Run the notebook, then move any slider: <kbd>Tab</kbd> reaches the next one, the arrow keys move it.
+# Move any slider: the arrow keys move it, <kbd>Tab</kbd> twice reaches the next one. (In JupyterLab, run all cells first.)
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -14,10 +14,11 @@ from IPython.display import HTML
 
 from flashedu import demos
 
-# as large as the screen allows, with letters for the last row
+# as large as a screen with controls, picture and caption on it allows, with letters for the last row
 HTML("""<style>
-:root { --flashedu-width: max(860px, min(96vw, 190vh - 440px)); }
-.jp-RenderedMarkdown p { font-size: calc(var(--flashedu-width) / 48); }
+:root { --flashedu-width: max(860px, min(96vw, 120vh)); }
+.jp-RenderedMarkdown p { font-size: calc(var(--flashedu-width) / 48); margin: 0; }
+.jp-RenderedMarkdown h2 { font-size: calc(var(--flashedu-width) / 38); margin: 0; }
 </style>""")
 
 # %% [markdown]

@@ -5,14 +5,17 @@ import re
 import pytest
 from ipywidgets import Play
 from lab_in_browser import names
+from readable import contrast
 
 from flashedu import demos
 from flashedu.demos.demo import choices
+from flashedu.viz.svg import SIZE
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 PLAYED = [name for name in names() if any(isinstance(part, Play) for part in getattr(demos, name)().children[0].children)]
 SMALLEST_TEXT_PX = 14
+SCREENS = [(1280, 720), (1920, 1080)]
 # the smallest text of a demo: drawn letters through their matrix, all others as computed
 TEXT_PX = """root => {
   const sizes = [];
@@ -24,6 +27,12 @@ TEXT_PX = """root => {
     sizes.push([size, node.textContent.trim().slice(0, 60)]);
   }
   return sizes.sort((a, b) => a[0] - b[0])[0];
+}"""
+# the letters of the controls, and those that a drawing has by default
+LETTERS_PX = """(root, units) => {
+  const drawn = root.querySelector('figure > svg').getScreenCTM().a * units;
+  const controls = [...root.querySelector('.widget-hbox').querySelectorAll('.widget-label, .widget-readout, select, label')];
+  return [Math.min(...controls.map(part => parseFloat(getComputedStyle(part).fontSize))), drawn];
 }"""
 OUT = "name => jupyterapp.shell.currentWidget.content.widgets.find(cell => cell.node.dataset.demo === name).model.executionCount"
 PLACES = """cell => {
@@ -129,9 +138,22 @@ def test_labels_are_read_from_the_last_row(shown):
     assert size >= SMALLEST_TEXT_PX, words
 
 
-def test_a_demo_fits_on_the_screen(shown):
-    box = shown.demo.picture.bounding_box()
-    assert box["x"] >= 0 and box["x"] + box["width"] <= 1280
+@pytest.mark.parametrize("screen", SCREENS, ids=str)
+def test_controls_picture_and_caption_fit_on_the_screen_together(shown, screen):
+    """With the controls at its top, no line of the caption is below it; and no control has smaller letters than the picture."""
+    width, height = screen
+    was = shown.page.viewport_size
+    shown.page.set_viewport_size({"width": width, "height": height})
+    try:
+        shown.notebook.cell(shown.name)
+        controls = shown.demo.root.locator(":scope > .widget-hbox").first.bounding_box()
+        picture, caption = shown.demo.picture.bounding_box(), shown.demo.root.locator("figcaption").bounding_box()
+        assert caption["y"] + caption["height"] - controls["y"] <= height
+        assert picture["x"] >= 0 and picture["x"] + picture["width"] <= width
+        smallest, drawn = shown.demo.root.evaluate(LETTERS_PX, SIZE)
+        assert smallest >= drawn - 0.01
+    finally:
+        shown.page.set_viewport_size(was)
 
 
 def test_every_control_has_a_name_and_is_reached_by_tab(shown):
@@ -151,13 +173,17 @@ def test_every_control_has_a_name_and_is_reached_by_tab(shown):
 
 
 def test_both_themes(shown, keep):
-    """Letters are dark on light, and light on dark."""
+    """Letters are dark on light, and light on dark; a slider's handle is seen on both."""
     ink = "root => getComputedStyle(root.querySelector('figure svg text')).fill.match(/\\d+/g).slice(0, 3).map(Number)"
+    handle = """handle => [handle.closest('.jp-Notebook'), handle].map(part => '#' + getComputedStyle(part).backgroundColor
+      .match(/\\d+/g).slice(0, 3).map(channel => Number(channel).toString(16).padStart(2, '0')).join(''))"""
     for theme, dark in (("Light", False), ("Dark", True)):
         shown.notebook.theme(theme)
         try:
             shown.notebook.cell(shown.name)
             keep(shown.page, f"{shown.name}-lab-{theme.lower()}")
             assert (sum(shown.demo.root.evaluate(ink)) > 3 * 128) == dark
+            for part in shown.demo.root.locator(".noUi-handle").all():
+                assert contrast(*part.evaluate(handle)) >= 3
         finally:
             shown.notebook.theme("Light")

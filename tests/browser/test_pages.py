@@ -13,6 +13,7 @@ from lab_in_browser import LECTURE, LiveDemo, Notebook, names
 from flashedu import demos
 
 NAMES = names()
+SCREENS = [(1920, 1080), (1280, 720)]  # the last is the one that pages are opened with
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
@@ -69,6 +70,9 @@ def test_a_page_needs_no_network(name, tmp_path, new_page, keep):
         assert value.inner_text() != words
         assert page.evaluate("getComputedStyle(document.body).colorScheme, matchMedia('(prefers-color-scheme: dark)').matches") == (scheme == "dark")
         assert page.errors == [] and all(url.startswith("file:") for url in asked)
+        for width, height in SCREENS:
+            page.set_viewport_size({"width": width, "height": height})
+            assert page.evaluate("document.documentElement.scrollHeight") <= height, "one has to scroll for the caption"
 
 
 @pytest.fixture(scope="session")
@@ -101,10 +105,15 @@ def test_voila_shows_a_live_demo_that_fits(name, projected, keep):
     before = demo.picture.screenshot()
     demo.press(demo.steps(1)[0])
     assert demo.picture.screenshot() != before
-    box = root.evaluate("root => [...root.children].slice(0, 2).map(c => c.getBoundingClientRect()).map(r => [r.left, r.top, r.right, r.bottom])")
-    assert box[0][0] >= 0 and max(box[0][2], box[1][2]) <= 1280
-    picture = demo.picture.bounding_box()
-    assert picture["y"] + picture["height"] - box[0][1] <= 720, "controls and picture are higher than the screen"
+    for width, height in SCREENS:
+        page.set_viewport_size({"width": width, "height": height})
+        box = root.evaluate("root => [...root.children].slice(0, 2).map(c => c.getBoundingClientRect()).map(r => [r.left, r.top, r.right, r.bottom])")
+        assert box[0][0] >= 0 and max(box[0][2], box[1][2]) <= width
+        caption = root.locator("figcaption").bounding_box()
+        assert caption["y"] + caption["height"] - box[0][1] <= height, "controls, picture and caption are higher than the screen"
+        question = page.locator("h2").nth(NAMES.index(name)).bounding_box()
+        picture = demo.picture.bounding_box()
+        assert picture["y"] + picture["height"] - question["y"] <= height, "question, controls and picture are higher than the screen"
 
 
 def test_voila_hides_the_code(projected):
