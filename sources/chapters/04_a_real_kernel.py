@@ -610,8 +610,8 @@ for causal in (False, True):
 # %% [markdown]
 # (For a causal mask the FLOPs of the visible half are counted, for everybody, also for naive attention,
 # which computes the other half too. At this length our kernel saves that half. On the H200 its time falls by
-# slightly more than half, which is within what rounds differ by. In short sequences it saves less, as chapter 3
-# counted.)
+# slightly more than half, and rounds of the longer one differ by more than that. In short sequences it saves less,
+# as chapter 3 counted.)
 #
 # On the H200 the kernel is well ahead of FlashAttention-2, which was written for the A100, and behind
 # cuDNN's, which was written for the generation of the H200, Hopper. Naive attention is where chapter 1 left

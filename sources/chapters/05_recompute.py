@@ -407,9 +407,9 @@ for variant in ("stored", "recomputed"):
     print(f"N = {longest:,}, {variant:10} both passes {row['time_ms_min']:.1f} to {row['time_ms_max']:.1f} ms over {row['rounds']} rounds")
 
 # %% [markdown]
-# It does, roughly. Note what carries the argument. It is not that a matrix product is cheap; it is that a number in
-# HBM is dear. And the memory between the passes comes on top of that: the last column of the table, for one layer
-# of 16 heads.
+# It does, roughly: what is left in the backward pass is less than what its rounds differ by. Note what carries the
+# argument. It is not that a matrix product is cheap; it is that a number in HBM is dear. And the memory between the
+# passes comes on top of that: the last column of the table, for one layer of 16 heads.
 #
 # ## A checkpoint around flash attention
 #
