@@ -1,7 +1,9 @@
 """Into how many parts the keys of a decoding step are best cut: a model of its time on a GPU.
 
 The unit of time is that in which the memory can bring a tile of keys and values to each multiprocessor. START and MERGE were
-read off times on an H200, `flashedu/results/h200_decode.json`.
+read off times on an H200, `flashedu/results/h200_decode.json`. All arguments are whole numbers of at least 1: `heads` key
+heads (of the whole batch) of `tiles` tiles of keys each, cut into `splits` parts, on a GPU of so many multiprocessors. Source
+of the cut: Dao, Haziza, Massa and Sizov 2023 (Flash-Decoding).
 """
 import functools
 
@@ -15,13 +17,13 @@ def waves_time(heads, tiles, splits, multiprocessors):
 
 
 def step_time(heads, tiles, splits, multiprocessors):
-    """What a step takes for `heads` key heads of `tiles` tiles each, cut into `splits` parts: no less than the memory does."""
+    """What a step takes: its waves, or the memory if that takes longer, and MERGE if there is something to merge."""
     memory = heads * tiles / multiprocessors + START
     return max(waves_time(heads, tiles, splits, multiprocessors), memory) + MERGE * (splits > 1)
 
 
 def bandwidth_share(heads, tiles, splits, multiprocessors):
-    """The share of the memory's bandwidth that the step reaches."""
+    """The share of the memory's bandwidth that the step reaches, between 0 and 1."""
     return heads * tiles / multiprocessors / step_time(heads, tiles, splits, multiprocessors)
 
 

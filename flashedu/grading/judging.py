@@ -179,8 +179,8 @@ def _is_stub(fn):
 
 
 def _verdict(exercise, state, message, outcomes, start, failed=None, mistake=None):
-    broken = {o.problem[0] for o in outcomes if o.problem} | {o.case.check for o in outcomes if o.but_for_dtype is False}
-    tried, failing = {o.case.check for o in outcomes}, {o.case.check for o in outcomes if o.problem and not o.but_for_dtype}
+    broken = {o.problem[0] for o in outcomes if o.problem} | {o.but_for_dtype for o in outcomes if o.but_for_dtype}
+    tried, failing = {o.case.check for o in outcomes}, {o.case.check for o in outcomes if o.problem and o.but_for_dtype != ""}
     marks = []
     for check in exercise.checks:
         if check in broken:

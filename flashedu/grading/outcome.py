@@ -25,7 +25,7 @@ KERNEL_ADVICE = {
     "outside of the scope of a kernel": "A kernel is launched with a grid: kernel[(programs,)](...).",
     "'int' has no len()": "The grid in kernel[grid](...) is a tuple, with one number, too: (programs,).",
     "unsupported tensor index": "In a kernel a tensor of the launcher is a pointer, which is read with tl.load(pointer + offsets, mask=...).",
-    "Input shapes should have": "No GPU multiplies so small tiles: tl.dot(a, b) needs at least 16 columns in a. A tile is at least 16 wide and 16 long, masked where there is less.",
+    "Input shapes should have": "Triton compiles no product of so small tiles for a GPU: tl.dot(a, b) sums over the columns of a. With 16 there are enough for every dtype here; mask where D, or a tile, has less.",
     "reduction dimensions": "tl.dot(a, b) needs as many columns in a as there are rows in b; tl.trans exchanges rows and columns.",
 }
 NOT_ATTEMPTED = "There is no answer here yet. Write the body, run the cell, and check again."
@@ -35,7 +35,7 @@ NOT_ATTEMPTED = "There is no answer here yet. Write the body, run the cell, and 
 class Outcome:
     """What one case gave: the call, its outputs as arrays (None if there are none), the problem (None if right), and error / bound.
 
-    but_for_dtype: of outputs whose only problem so far is their dtype, whether all is right once they are rounded to the right one.
+    but_for_dtype: of outputs of another dtype, the check that fails once they are rounded to the right one, "" if none does; else None.
     """
 
     case: object
@@ -44,7 +44,7 @@ class Outcome:
     expected: list = ()
     problem: tuple = None  # (check, state, text)
     ratio: float = 0.0
-    but_for_dtype: bool = None
+    but_for_dtype: str = None
 
     @property
     def way(self):
@@ -135,11 +135,17 @@ def _compare(exercise, case, args, pristine, outcome):
             why = (" (np.sqrt(4), np.zeros(3) and np.full(3, -np.inf) are float64 unless told otherwise, and turn float32 arrays into float64; "
                    "4**0.5 is a Python number and does not.)") if value.dtype == np.float64 else ""
             odd_dtype = odd_dtype or ("dtype", "wrong", f"{name} must have the inputs' dtype, {inputs[0].dtype}, but it has {value.dtype}.{why}")
-    if odd_dtype:
-        outcome.but_for_dtype = all(value.dtype.kind == "f" and bound.ratio(value.astype(inputs[0].dtype)) <= 1 for (_, bound), value in zip(expected, outcome.values)) and (
-            case.memory_limit_bytes is None or _memory(case, outcome.call.peak_bytes, inputs, "") is None)
+    if odd_dtype and any(value.dtype.kind != "f" for value in outcome.values):
         return odd_dtype
-    for (name, bound), value in zip(expected, outcome.values):
+    problem = _numbers(exercise, case, args, inputs, outcome, [value.astype(inputs[0].dtype) for value in outcome.values] if odd_dtype else outcome.values)
+    if odd_dtype:
+        outcome.but_for_dtype = problem[0] if problem else ""
+    return odd_dtype or problem
+
+
+def _numbers(exercise, case, args, inputs, outcome, values):
+    """What is wrong with outputs whose types and shapes are right."""
+    for (name, bound), value in zip(outcome.expected, values):
         if isinstance(args[0], Machine) and name in args[0].hbm and not any(e.kind == "store" and e.name == name for e in args[0].events):
             outcome.values = None
             return case.check, "wrong", f"{name} was never stored in HBM: machine.store does that, and what the function returns is not looked at."

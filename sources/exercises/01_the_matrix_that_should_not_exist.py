@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Exercises 1. The matrix that should not exist
 #
-# Three functions. Run the first cell. Write each body where it says `your code here`, run the cell, then run the check below it. A check
-# that fails tells you the smallest input on which it failed, what you returned there and what is right; if your
-# answer behaves like a mistake that others have made, it says which. The number below its card is the score: the share of
-# its checks that passed, 1.0 when all did. If you are stuck, `hint("stable_softmax", 1)` nudges, 2 explains, 3 nearly tells.
-# Chapter 1 has the ideas. What a docstring says after "In the package" you need not write.
+# Three functions. Run the first cell. Write each body where it says `your code here`, run the cell, then run the
+# check below it. A check that fails tells you the smallest input on which it failed, what you returned there and
+# what is right; if your answer behaves like a mistake that others have made, it says which. The number below its
+# card is the score: the share of its checks that passed, 1.0 when all did. If you are stuck,
+# `hint("stable_softmax", 1)` nudges, 2 explains, 3 nearly tells. Chapter 1 has the ideas. What a docstring says after
+# "In the package" you need not write.
 
 # %%
 import numpy as np

@@ -552,3 +552,6 @@ def test_another_dtype_costs_one_check_and_hides_no_other():
     assert verdict.score == round(1 - 1 / len(verdict.checks), 3)
     unscaled = judge(wide_and_unscaled, "online_attention")
     assert unscaled.failed == "dtype" and unscaled.score < verdict.score and dict(unscaled.checks)["several blocks"] == "failed"
+    assert dict(unscaled.checks)["memory"] == "not run"  # its values are wrong, and it holds no matrix
+    whole = judge(lambda q, k, v, block_size: wide(q, k, v, len(k)), "online_attention")
+    assert [check for check, state in whole.checks if state == "failed"] == ["dtype", "memory"] and whole.score == 0.5

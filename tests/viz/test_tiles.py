@@ -128,3 +128,9 @@ def test_residency_marks_every_store_and_names_the_peak(drawn):
     assert max(patch.get_data().values.max() for patch in axes.patches) == machine.sram_peak
     assert f"peak {machine.sram_peak} bytes, 6 stores" in alt
     assert f"{machine.sram_peak:,} of {machine.sram_bytes:,} bytes" in caption
+
+
+@pytest.mark.parametrize("sizes, numbers", [((1, 8, 4, 4), 2), ((4, 4, 64, 64), 1)])
+def test_a_tile_as_large_as_the_picture_has_room_for_its_number(drawn, sizes, numbers):
+    figure, caption, _ = tiles.tile_map(*sizes, causal=True)
+    assert [text.get_text() for text in figure.axes[0].texts] == [str(number + 1) for number in range(numbers)] and "no room" not in caption

@@ -107,7 +107,7 @@ def watched(backwards=False, idle=False):
             cls.run = counted(run)
         autotuner.Autotuner.run, interpreter._patch_lang = first_config, patch_once
         builder.options = replace(options, sanitize_overflow=False)  # nothing here overflows, and every addition would be tested
-        builder.codegen_fns = {**functions, "min_dot_size": min_dot_size(None)}  # as a GPU, tl.dot refuses sums of fewer than 16 products
+        builder.codegen_fns = {**functions, "min_dot_size": min_dot_size(None)}  # as for a GPU, tl.dot refuses sums of too few products
         if backwards:
             builder.set_grid_idx = opposite
         with watch:
